@@ -1,0 +1,357 @@
+package rebase
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Every way in which a worker takes jobs. All have one frame: pick rows with FOR
+// UPDATE SKIP LOCKED, mark them with a random token, and write the ids beside the
+// token into rebase.claims, all in one statement. They differ in how they pick.
+//
+// The frame is `ctid = any(array(subquery))` because PostgreSQL runs that subquery
+// once; with `id in (select … limit n … skip locked)` it may run it more than once
+// and claim more than n. A claim changes no indexed column, so it is a HOT update.
+// The predicate of a partial index is spelled out in literals, or the planner can't
+// use the index.
+
+// The parameters $1 to $4 of every claim: token, worker, lease, begins at once.
+const (
+	claimHead = `
+, c as (
+  update rebase.jobs j
+  set status = 'running', fence = $1::bigint, attempts = j.attempts + 1, runs = j.runs + 1, locked_by = $2::text,
+    locked_until = now() + $3::interval, started_at = case when $4::boolean then now() end, updated_at = now()
+  where j.ctid = any(array(`
+
+	claimTail = `))
+  returning ` + jobColumns + `
+), ledger as (
+  insert into rebase.claims (token, locked_until, lease, worker, ids)
+  select $1::bigint, now() + $3::interval, $3::interval, $2::text, array_agg(c.id)
+  from c
+  having count(*) > 0
+)`
+)
+
+// claimSQL: the lanes of $5 and $6 in that order, of each at most $7, in the order of
+// run_at and id from its floor ($8, $9), at most $10 in all. Relies on jobs_unfinished.
+// Running rows stand in that index too, and are stepped over.
+const claimSQL = `
+with nothing as (select)` + claimHead + `
+    select y.ctid
+    from rows from (unnest($5::text[]), unnest($6::text[]), unnest($7::int[]), unnest($8::timestamptz[]), unnest($9::bigint[]))
+      as l(task, lane, want, floor_at, floor_id)
+    cross join lateral (
+      select p.ctid
+      from rebase.jobs p
+      where p.finished_at is null and p.crashes = 0
+      and p.status = 'pending'
+      and p.task = l.task and p.lane = l.lane
+      and p.run_at <= now()
+      and (p.run_at, p.id) >= (l.floor_at, l.floor_id)
+      order by p.run_at, p.id
+      limit least(greatest(coalesce(l.want, 0), 0), 10000)
+      for update skip locked
+    ) y
+    where not exists (select from rebase.paused z where z.task = l.task)
+    limit $10` + claimTail + `
+select * from c`
+
+// claimLanesSQL: of task $5, the lanes from $6 on, at most $7 of them, found by a
+// loose scan: one probe of jobs_unfinished a lane. Of each lane at most $8, from its
+// floor ($9, $10, $11) if it has one, at most $12 in all; and with a limit ($13 > 0) not
+// more than are missing to it, counted from the live rows of rebase.claims. It returns
+// a row in any case: the last lane seen, and how many were.
+const claimLanesSQL = `
+with recursive found (lane, n) as (
+  select (
+    select p.lane from rebase.jobs p
+    where p.finished_at is null and p.crashes = 0 and p.task = $5::text and p.lane >= $6::text
+    order by p.lane limit 1), 1
+  union all
+  select (
+    select p.lane from rebase.jobs p
+    where p.finished_at is null and p.crashes = 0 and p.task = $5::text and p.lane > f.lane
+    order by p.lane limit 1), f.n + 1
+  from found f
+  where f.lane is not null and f.n < $7::int
+), busy as materialized (
+  select x.lane, count(*)::int as n
+  from rebase.claims k
+  cross join lateral unnest(k.ids) i (id)
+  join rebase.jobs x on x.id = i.id and x.fence = k.token
+  where $13::int > 0 and x.task = $5::text
+  group by x.lane
+)` + claimHead + `
+    select y.ctid
+    from found f
+    left join busy b on b.lane = f.lane
+    left join rows from (unnest($9::text[]), unnest($10::timestamptz[]), unnest($11::bigint[])) as l (lane, floor_at, floor_id) on l.lane = f.lane
+    cross join lateral (
+      select p.ctid
+      from rebase.jobs p
+      where p.finished_at is null and p.crashes = 0
+      and p.status = 'pending'
+      and p.task = $5::text and p.lane = f.lane
+      and p.run_at <= now()
+      and (p.run_at, p.id) >= (coalesce(l.floor_at, '0001-01-01 00:00Z'), coalesce(l.floor_id, 0))
+      order by p.run_at, p.id
+      limit greatest(least($8::int, case when $13::int > 0 then $13::int - coalesce(b.n, 0) else $8::int end), 0)
+      for update skip locked
+    ) y
+    where f.lane is not null
+    and not exists (select from rebase.paused z where z.task = $5::text)
+    limit $12` + claimTail + `
+select c.*, (select max(f.lane) from found f), (select count(f.lane)::int from found f)
+from (values (1)) one (row)
+left join c on true`
+
+// laneLockSQL makes those who count a task's lanes do it one after the other.
+const laneLockSQL = `select pg_advisory_xact_lock(7237, hashtext($1::text))`
+
+// claimIDsSQL: the jobs of $5, as far as they are due, at most $6. For those that a
+// head look has found below a floor.
+const claimIDsSQL = `
+with nothing as (select)` + claimHead + `
+    select y.ctid
+    from unnest($5::bigint[]) u (id)
+    cross join lateral (
+      select p.ctid
+      from rebase.jobs p
+      where p.id = u.id
+      and p.finished_at is null and p.crashes = 0 and p.status = 'pending'
+      and p.run_at <= now()
+      and not exists (select from rebase.paused z where z.task = p.task)
+      for update skip locked
+    ) y
+    limit $6` + claimTail + `
+select * from c`
+
+// claimReapedSQL: one job of the tasks $5 whose worker died with it, under the lane
+// limits $6 (0 for none). Relies on jobs_reaped.
+const claimReapedSQL = `
+with nothing as (select)` + claimHead + `
+    select y.ctid
+    from rows from (unnest($5::text[]), unnest($6::int[])) as l (task, lane_limit)
+    cross join lateral (
+      select p.ctid
+      from rebase.jobs p
+      where p.finished_at is null and p.crashes > 0
+      and p.status = 'pending'
+      and p.task = l.task
+      and p.run_at <= now()
+      and (l.lane_limit = 0 or l.lane_limit > (
+        select count(*)
+        from rebase.claims k
+        cross join lateral unnest(k.ids) i (id)
+        join rebase.jobs x on x.id = i.id and x.fence = k.token
+        where x.task = p.task and x.lane = p.lane))
+      order by p.task, p.lane, p.run_at, p.id
+      limit 1
+      for update skip locked
+    ) y
+    where not exists (select from rebase.paused z where z.task = l.task)
+    limit 1` + claimTail + `
+select * from c`
+
+// idleSQL tells, for each task of $1, whether it has jobs in lanes, whether a job is
+// due (and so, after an empty claim, locked by somebody), and how many microseconds
+// are left until the next is.
+const idleSQL = `
+select l.ord::int,
+  exists (
+    select from rebase.jobs p
+    where p.finished_at is null and p.crashes = 0 and p.task = l.task and p.lane > ''),
+  exists (
+    select from rebase.jobs p
+    where p.finished_at is null and p.crashes = 0 and p.status = 'pending' and p.task = l.task and p.lane = ''
+    and p.run_at <= now()),
+  (extract(epoch from least((
+    select p.run_at from rebase.jobs p
+    where p.finished_at is null and p.crashes = 0 and p.status = 'pending' and p.task = l.task and p.lane = ''
+    and p.run_at > now()
+    order by p.run_at limit 1
+  ), (
+    select min(p.run_at) from rebase.jobs p
+    where p.finished_at is null and p.crashes > 0 and p.status = 'pending' and p.task = l.task
+  )) - clock_timestamp()) * 1000000)::bigint
+from unnest($1::text[]) with ordinality l (task, ord)
+where not exists (select from rebase.paused z where z.task = l.task)`
+
+// idleLanesSQL is the same for the lanes of one task, the first 1,000 of them; a
+// lane at its limit isn't due.
+const idleLanesSQL = `
+with recursive found (lane, n) as (
+  select (
+    select p.lane from rebase.jobs p
+    where p.finished_at is null and p.crashes = 0 and p.task = $1::text and p.lane > ''
+    order by p.lane limit 1), 1
+  union all
+  select (
+    select p.lane from rebase.jobs p
+    where p.finished_at is null and p.crashes = 0 and p.task = $1::text and p.lane > f.lane
+    order by p.lane limit 1), f.n + 1
+  from found f
+  where f.lane is not null and f.n < 1000
+)
+select (extract(epoch from min(d.run_at) - clock_timestamp()) * 1000000)::bigint
+from found f
+cross join lateral (
+  select p.run_at
+  from rebase.jobs p
+  where p.finished_at is null and p.crashes = 0 and p.status = 'pending' and p.task = $1::text and p.lane = f.lane
+  and p.run_at > now()
+  order by p.run_at limit 1
+) d
+where f.lane is not null
+and not exists (select from rebase.paused z where z.task = $1::text)`
+
+// A batch is one claim statement and what it brought.
+type batch struct {
+	token  int64
+	ahead  bool
+	wanted int
+	claim  *claim
+	lanes  []*lane    // asked for by name, with what was wanted of each
+	wants  []int32    //
+	laned  *taskState // or: the task whose lanes were scanned
+	ids    int        // or: how many jobs were asked for by id
+	reaped bool       // or: one that was reaped
+
+	lastLane string // of the scan
+	seen     int    // lanes in the scan
+	asked    int    // lanes that the scan was to visit
+	broken   []error
+}
+
+// newToken draws a fence: positive, and not to be met again.
+func newToken() int64 { return rand.Int64N(1<<63-1) + 1 }
+
+// statement makes the claim statement; args are its own parameters, from $5 on.
+func (e *engine) claimStatement(b *batch, sql string, args ...any) statement {
+	b.token = newToken()
+	b.claim = &claim{token: b.token}
+	all := append([]any{b.token, e.id, interval(e.w.opts.VisibilityTimeout), !b.ahead}, args...)
+	return statement{sql: sql, args: all, rows: func(rows pgx.Rows) error { return e.readBatch(rows, b) }}
+}
+
+// readBatch reads jobs. One that can't be read doesn't disturb the others: it is
+// noted, and given back when the claim has been committed.
+func (e *engine) readBatch(rows pgx.Rows, b *batch) error {
+	c := b.claim
+	c.attempts = make([]attempt, 0, max(min(b.wanted, aheadRows), 1))
+	for rows.Next() {
+		raw := rows.RawValues()
+		if len(raw) > jobColumnCount {
+			r := rowReader{raw: raw, fields: rows.FieldDescriptions(), next: jobColumnCount}
+			b.lastLane, b.seen = r.text(nil), int(r.int())
+		}
+		if raw[0] == nil {
+			continue // the row that only tells of the scan
+		}
+		c.attempts = append(c.attempts, attempt{})
+		a := &c.attempts[len(c.attempts)-1]
+		if err := readJob(rows, &a.job, e.intern); err != nil {
+			b.broken = append(b.broken, err)
+			a.state = stateFinished
+			a.outcome = outcome{kind: kindBroken, err: errorText(err)}
+		}
+	}
+	return rows.Err()
+}
+
+// jobColumnCount is the number of jobColumns.
+const jobColumnCount = 24
+
+// claimRound sends the statements as one transaction and hands over what they bring.
+// It runs on the bookkeeping context: once a claim is sent it is always read to its
+// end, because rows that are claimed and unknown would wait for their lease.
+func (e *engine) claimRound(ctx context.Context, batches []*batch, statements []statement) error {
+	sent := time.Now()
+	err := e.claims.round(ctx, e.roundLimit(), statements...)
+	if err == nil {
+		e.deliver(batches, sent)
+		return nil
+	}
+	if isLost(err) {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		for _, b := range batches {
+			e.lostTokens = append(e.lostTokens, lostToken{token: b.token, until: sent.Add(3 * e.roundLimit())})
+		}
+		e.duties.tokens = time.Time{}
+		e.recordSignal.set()
+	}
+	return fmt.Errorf("claim: %w", err)
+}
+
+// deliver takes the jobs of committed claims into the buffer and starts what can
+// start.
+func (e *engine) deliver(batches []*batch, sent time.Time) {
+	now := time.Now()
+	var claimed []Event
+	e.mu.Lock()
+	for _, b := range batches {
+		e.deliverBatch(b, sent, now)
+		if e.events != nil {
+			for i := range b.claim.attempts {
+				claimed = append(claimed, e.event(EventClaimed, &b.claim.attempts[i], nil))
+			}
+		}
+	}
+	e.counts.Claims += int64(len(batches))
+	e.startSlots(now)
+	e.mu.Unlock()
+	e.events.add(claimed...)
+	for _, b := range batches {
+		for _, err := range b.broken {
+			e.log.Error("rebase: a row can't be read and is put aside", "error", err, "worker", e.id)
+		}
+	}
+}
+
+func (e *engine) deliverBatch(b *batch, sent, now time.Time) {
+	c := b.claim
+	if c.left = len(c.attempts); c.left == 0 {
+		return
+	}
+	c.deadline = sent.Add(e.leaseLocal())
+	e.held[c.token] = c
+	e.counts.Claimed += int64(c.left)
+	e.arm(now.Add(maxWait))
+	for i := range c.attempts {
+		a := &c.attempts[i]
+		e.adopt(a, b, now)
+		switch {
+		case a.state == stateFinished: // unreadable
+			e.save(a, a.outcome)
+		case e.stopping:
+			e.save(a, outcome{kind: kindReleased})
+		default:
+			e.enbuffer(a)
+		}
+	}
+}
+
+// adopt ties a job to its place in the engine.
+func (e *engine) adopt(a *attempt, b *batch, now time.Time) {
+	t := e.byName[a.job.Task]
+	if t == nil { // an unreadable row's task, perhaps
+		t = e.tasks[0]
+	}
+	a.claim, a.lane, a.arrived, a.ahead, a.timeout = b.claim, t.lane(a.job.Lane), now, b.ahead, t.timeout
+	a.job.attempt = a
+	size := float64(len(a.job.Payload))
+	t.bytes += (size - t.bytes) / 64
+	if a.job.crashes > 0 {
+		e.reaped++
+	}
+	if a.job.Lane != "" {
+		t.laned = true
+	}
+}

@@ -1,0 +1,305 @@
+package rebase
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// The reaper takes back the jobs of workers that died. It looks at rebase.claims, one
+// small row for each claim statement, and goes from there to the jobs by id and fence.
+//
+// It must never take from the living. So it takes a job only if its own lease has run
+// out, checked under the row's lock; and a process reaps only when its own renewals
+// have gone through for one whole period without a break: after an outage of the
+// database everybody's leases have run out, and nobody is dead.
+
+// expiredSQL lists claims whose lease has ended. One that ends later than two leases
+// from now was written before the clock was set back; whether its worker is alive shows
+// in whether it changes. $1 is for how long this process has been able to renew: a claim
+// is left alone until its own worker must have been able to as well.
+const expiredSQL = `
+select k.token, k.locked_until, k.locked_until < now(), (extract(epoch from k.lease) * 1000000)::bigint
+from rebase.claims k
+where (k.locked_until < now() or k.locked_until > now() + 2 * k.lease)
+and k.lease <= 3 * $1::interval
+limit 1000`
+
+// reapSQL takes back the jobs of the claims $1. A job that had not begun gets its
+// attempt back and is due at once; one that had begun waits by the default backoff,
+// or is dead if it has no attempt left. $2: also leases that end in a far future.
+const reapSQL = `
+with u as materialized (
+  select x.*, x.started_at is not null and x.attempts >= x.max_attempts as ends
+  from unnest($1::bigint[]) t (token)
+  join rebase.claims k on k.token = t.token
+  cross join lateral unnest(k.ids) i (id)
+  cross join lateral (
+    select p.ctid, p.attempts, p.max_attempts, p.started_at
+    from rebase.jobs p
+    where p.id = i.id and p.fence = k.token
+    and (p.locked_until < now() or $2::boolean)
+    limit 1
+    for no key update skip locked
+  ) x
+), w as (
+  update rebase.jobs j
+  set status = case when u.ends then 'failed' else 'pending' end,
+    fence = 0,
+    attempts = j.attempts - case when j.started_at is null then 1 else 0 end,
+    crashes = least(j.crashes + 1, 1000),
+    run_at = case
+      when u.ends then j.run_at
+      when j.started_at is null then now()
+      else now() + least(power(5, least(j.attempts, 10) - 1), 3600) * interval '1 second'
+    end,
+    finished_at = case when u.ends then now() end,
+    locked_until = null,
+    last_error = case
+      when j.started_at is null then j.last_error
+      else format('the worker %s stopped renewing its lease while the job was running (%s %s in a row): the process was killed, crashed or cut off',
+        j.locked_by, j.crashes + 1, case when j.crashes = 0 then 'time' else 'times' end)
+    end,
+    history = (case when jsonb_array_length(j.history) >= 20 then j.history - 0 else coalesce(j.history, '[]') end) ||
+      jsonb_build_object('attempt', j.attempts, 'run', j.runs, 'started_at', coalesce(j.started_at, '0001-01-01 00:00Z'), 'ended_at', now(),
+        'worker', j.locked_by, 'outcome', 'crashed',
+        'error', case when j.started_at is null then 'claimed ahead, not begun' else 'lease expired at ' || to_char(j.locked_until at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') end),
+    updated_at = now()
+  from u
+  where j.ctid = u.ctid
+  returning j.id, j.task, j.lane, j.attempts, j.status, j.locked_by
+), asked as materialized (
+  select rebase.wake(t.task, $3::int) as answer
+  from (select w.task from w where w.status = 'pending' group by w.task) t
+)
+select w.id, w.task, w.lane, w.attempts, w.status, coalesce(w.locked_by, ''), (select count(asked.answer) from asked) from w`
+
+// emptyClaimsSQL deletes what no job refers to any more.
+const emptyClaimsSQL = `
+delete from rebase.claims k
+where k.token = any($1::bigint[])
+and not exists (
+  select
+  from unnest(k.ids) i (id)
+  join rebase.jobs j on j.id = i.id and j.fence = k.token
+)`
+
+// deadWorkersSQL forgets workers that have not been seen for long.
+const deadWorkersSQL = `delete from rebase.workers w where w.seen_at < now() - greatest(3 * w.lease, interval '1 hour')`
+
+// A farClaim is a claim whose lease ends too far in the future.
+type farClaim struct {
+	until time.Time
+	since time.Time // local clock
+}
+
+// reapDuty reaps every quarter of the visibility timeout.
+func (e *engine) reapDuty(ctx context.Context, now time.Time) error {
+	e.set(&e.duties.reap, now.Add(e.w.opts.VisibilityTimeout/4))
+	e.mu.Lock()
+	trusted := e.trusted
+	e.mu.Unlock()
+	if trusted.IsZero() {
+		return nil
+	}
+	if wait := trusted.Add(e.w.opts.VisibilityTimeout / 3); now.Before(wait) {
+		e.set(&e.duties.reap, wait)
+		return nil
+	}
+	return e.reap(ctx, now.Sub(trusted))
+}
+
+// reap takes back what has expired; trusted is for how long renewals have been possible.
+func (e *engine) reap(ctx context.Context, trusted time.Duration) error {
+	expired, far, err := e.expiredClaims(ctx, trusted)
+	if err != nil {
+		return err
+	}
+	if err := e.reapClaims(ctx, expired, false); err != nil {
+		return err
+	}
+	return e.reapClaims(ctx, far, true)
+}
+
+func (e *engine) expiredClaims(ctx context.Context, trusted time.Duration) (expired, far []int64, err error) {
+	seen := map[int64]farClaim{}
+	err = e.results.round(ctx, e.roundLimit(), statement{expiredSQL, []any{interval(trusted)}, func(rows pgx.Rows) error {
+		now := time.Now()
+		var token, lease int64
+		var until time.Time
+		var over bool
+		_, err := pgx.ForEachRow(rows, []any{&token, &until, &over, &lease}, func() error {
+			if over {
+				expired = append(expired, token)
+				return nil
+			}
+			f, ok := e.far[token]
+			if !ok || !f.until.Equal(until) {
+				f = farClaim{until, now}
+			}
+			if seen[token] = f; now.Sub(f.since) > time.Duration(lease)*time.Microsecond {
+				far = append(far, token)
+			}
+			return nil
+		})
+		return err
+	}}, statement{sql: deadWorkersSQL})
+	if err == nil {
+		e.far = seen
+	}
+	return expired, far, err
+}
+
+func (e *engine) reapClaims(ctx context.Context, tokens []int64, evenFar bool) error {
+	for len(tokens) > 0 {
+		n := min(len(tokens), 50)
+		var reaped []Job
+		err := e.results.round(ctx, e.roundLimit(),
+			statement{reapSQL, []any{tokens[:n], evenFar, int32(e.q.notify)}, func(rows pgx.Rows) error {
+				var j Job
+				var asked int64
+				_, err := pgx.ForEachRow(rows, []any{&j.ID, &j.Task, &j.Lane, &j.Attempts, &j.Status, &j.LockedBy, &asked}, func() error {
+					reaped = append(reaped, j)
+					return nil
+				})
+				return err
+			}},
+			statement{sql: emptyClaimsSQL, args: []any{tokens[:n]}})
+		if err != nil {
+			return err
+		}
+		e.tellReaped(reaped)
+		tokens = tokens[n:]
+	}
+	return nil
+}
+
+// tellReaped logs, and wakes this engine for what it may run itself.
+func (e *engine) tellReaped(reaped []Job) {
+	var events []Event
+	for _, j := range reaped {
+		if j.Status == StatusFailed {
+			e.log.Error("rebase: job failed for good: its worker died with its last attempt", "job_id", j.ID, "task", j.Task,
+				"attempt", j.Attempts, "worker", j.LockedBy)
+			events = append(events, Event{Kind: EventDead, ID: j.ID, Task: j.Task, Lane: j.Lane, Worker: j.LockedBy, Attempt: j.Attempts, Err: ErrLeaseLost})
+		}
+	}
+	if len(reaped) > 0 {
+		e.log.Warn("rebase: took back jobs whose worker is gone", "count", len(reaped), "worker", reaped[0].LockedBy, "by", e.id)
+		e.mu.Lock()
+		e.counts.Reaped += int64(len(reaped))
+		e.mu.Unlock()
+		e.wake("")
+	}
+	e.events.add(events...)
+}
+
+// A lostToken is a claim whose reply was lost. If it was committed its rows are running
+// and known to nobody; they are given back by its token. The statement may still be
+// under way on the server, so this is tried until it can't be any more.
+type lostToken struct {
+	token int64
+	until time.Time
+}
+
+// giveBackSQL gives back all jobs of the claims $1.
+const giveBackSQL = `
+with u as materialized (
+  select x.*
+  from unnest($1::bigint[]) t (token)
+  join rebase.claims k on k.token = t.token
+  cross join lateral unnest(k.ids) i (id)
+  cross join lateral (
+    select p.ctid
+    from rebase.jobs p
+    where p.id = i.id and p.fence = k.token
+    limit 1
+    for no key update skip locked
+  ) x
+), w as (
+  update rebase.jobs j
+  set status = 'pending', fence = 0, attempts = j.attempts - 1, locked_until = null, started_at = null, updated_at = now()
+  from u
+  where j.ctid = u.ctid
+  returning j.task
+), asked as materialized (
+  select rebase.wake(t.task, $2::int) as answer
+  from (select w.task from w group by w.task) t
+)
+select count(*), (select count(asked.answer) from asked) from w`
+
+// tokenDuty gives back the rows of claims whose reply was lost.
+func (e *engine) tokenDuty(ctx context.Context, now time.Time) error {
+	e.mu.Lock()
+	var tokens []int64
+	for _, t := range e.lostTokens {
+		tokens = append(tokens, t.token)
+	}
+	e.duties.tokens = never
+	e.mu.Unlock()
+	if len(tokens) == 0 {
+		return nil
+	}
+	var n, asked int64
+	err := e.results.round(ctx, e.roundLimit(),
+		statement{giveBackSQL, []any{tokens, int32(e.q.notify)}, func(rows pgx.Rows) error {
+			_, err := pgx.ForEachRow(rows, []any{&n, &asked}, func() error { return nil })
+			return err
+		}},
+		statement{sql: emptyClaimsSQL, args: []any{tokens}})
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err != nil {
+		e.duties.tokens = now.Add(100 * time.Millisecond)
+		return err
+	}
+	rest := e.lostTokens[:0]
+	for _, t := range e.lostTokens {
+		if now.Before(t.until) {
+			rest = append(rest, t)
+		}
+	}
+	if e.lostTokens = rest; len(rest) > 0 {
+		e.duties.tokens = now.Add(e.roundLimit() / 4)
+	}
+	if n > 0 {
+		e.counts.Released += n
+		e.look.woken = true
+		e.claimSignal.set()
+	}
+	return nil
+}
+
+// reapedDueSQL asks whether a job that was reaped is due; the claimer then stops
+// claiming ahead, so that it gets a slot with nothing beside it in the buffer.
+const reapedDueSQL = `
+select exists (
+  select
+  from unnest($1::text[]) l (task)
+  join rebase.jobs p on p.task = l.task
+  where p.finished_at is null and p.crashes > 0
+  and p.status = 'pending'
+  and p.run_at <= now())`
+
+// reapedDuty is of use only while the buffer is never empty: idle looks ask too.
+func (e *engine) reapedDuty(ctx context.Context, now time.Time) error {
+	e.mu.Lock()
+	e.duties.reapedAt = now.Add(250 * time.Millisecond)
+	ask := e.buffered > 0 && e.reaped == 0 && !e.reapedDue
+	e.mu.Unlock()
+	if !ask {
+		return nil
+	}
+	var due bool
+	err := e.results.round(ctx, e.roundLimit(), statement{reapedDueSQL, []any{e.names}, func(rows pgx.Rows) error {
+		_, err := pgx.ForEachRow(rows, []any{&due}, func() error { return nil })
+		return err
+	}})
+	if err == nil && due {
+		e.mu.Lock()
+		e.reapedDue = true
+		e.mu.Unlock()
+	}
+	return err
+}

@@ -1,0 +1,229 @@
+package rebase
+
+import (
+	"context"
+	"os"
+	"strings"
+	"time"
+)
+
+// The recorder does everything over the second connection: it writes results, renews
+// leases, reaps, looks at the heads of lanes and deletes what is old, one after the
+// other. What is due by the clock goes before results, and each of it is short, so
+// that a flood of results never keeps a lease from being renewed.
+//
+// After a lost connection the order is: renew, then results, then the rest. Nothing
+// that a handler has returned is ever forgotten; the fence decides what it is worth.
+
+// duties are the times at which the recorder's duties are due; zero is now.
+type duties struct {
+	renew    time.Time
+	heads    time.Time
+	reap     time.Time
+	reapedAt time.Time // look for reaped jobs that are due
+	purge    time.Time
+	unserved time.Time
+	tokens   time.Time
+}
+
+func (e *engine) recordLoop() {
+	var again redial
+	for !e.quitting() {
+		did, wait, err := e.recordNext()
+		switch {
+		case err != nil && isLost(err):
+			e.reachable(&e.resultsAway, err)
+			e.untrusted()
+			sleep(again.next(), e.quit)
+		case err != nil:
+			e.log.Error("rebase: a statement of the worker failed", "error", err, "worker", e.id)
+			sleep(again.next(), e.quit)
+		case did:
+			again.reset()
+			e.reachable(&e.resultsAway, nil)
+		default:
+			e.recordSignal.wait(wait, e.quit)
+		}
+	}
+}
+
+// quitting says whether the loops are to end.
+func (e *engine) quitting() bool {
+	select {
+	case <-e.quit:
+		return true
+	default:
+		return e.base.Err() != nil
+	}
+}
+
+// untrusted begins anew what needs an unbroken time of reachability, and makes the
+// renewal the first thing after it.
+func (e *engine) untrusted() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.duties.renew = time.Time{}
+	e.trusted = time.Time{}
+}
+
+// recordNext does one thing, or says how long there is nothing to do.
+func (e *engine) recordNext() (did bool, wait time.Duration, err error) {
+	ctx, now := e.base, time.Now()
+	if e.due(&e.duties.renew, now) {
+		return true, 0, e.renewDuty(ctx, now)
+	}
+	for _, duty := range []struct {
+		at *time.Time
+		do func(context.Context, time.Time) error
+	}{
+		{&e.duties.tokens, e.tokenDuty},
+		{&e.duties.heads, e.headDuty},
+		{&e.duties.reap, e.reapDuty},
+		{&e.duties.reapedAt, e.reapedDuty},
+		{&e.duties.unserved, e.unservedDuty},
+	} {
+		if e.due(duty.at, now) {
+			return true, 0, duty.do(ctx, now)
+		}
+	}
+	if did, err := e.recordResults(ctx, now); did || err != nil {
+		return did, 0, err
+	}
+	if e.due(&e.duties.purge, now) {
+		return true, 0, e.purgeDuty(ctx, now)
+	}
+	return false, e.untilDuty(now), nil
+}
+
+func (e *engine) due(at *time.Time, now time.Time) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return !at.After(now)
+}
+
+// set plans a duty.
+func (e *engine) set(at *time.Time, t time.Time) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	*at = t
+}
+
+// never is a time that doesn't come.
+var never = highest
+
+func (e *engine) untilDuty(now time.Time) time.Duration {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	d := &e.duties
+	next := never
+	for _, t := range []time.Time{d.renew, d.heads, d.reap, d.reapedAt, d.purge, d.unserved, d.tokens} {
+		next = earlier(next, t)
+	}
+	for _, l := range e.later {
+		next = earlier(next, l.at)
+	}
+	return max(next.Sub(now), 0)
+}
+
+// recordResults writes one round of what handlers have returned.
+func (e *engine) recordResults(ctx context.Context, now time.Time) (did bool, err error) {
+	e.mu.Lock()
+	doubtful := e.doubtful
+	e.doubtful = nil
+	later := e.later[:0]
+	for _, d := range e.later {
+		if d.at.After(now) && !e.stopping {
+			later = append(later, d)
+		} else {
+			e.outbox = append(e.outbox, d.attempt)
+		}
+	}
+	e.later = later
+	var r *record
+	var over []int64
+	if len(doubtful) == 0 {
+		r, over = e.takeRecord(), e.over
+		e.over = nil
+	}
+	e.mu.Unlock()
+	switch {
+	case len(doubtful) > 0:
+		err = e.ask(ctx, doubtful)
+	case len(r.quick)+len(r.others)+len(over) == 0:
+		return false, nil
+	default:
+		err = e.record(ctx, r, over)
+		if isRefused(err) {
+			err = nil // unrecorded has seen to it
+		}
+	}
+	e.logDead()
+	return true, err
+}
+
+// renewDuty renews, and keeps count of how long the database has been reachable.
+func (e *engine) renewDuty(ctx context.Context, now time.Time) error {
+	e.set(&e.duties.renew, now.Add(e.w.opts.VisibilityTimeout/3))
+	if err := e.renew(ctx); err != nil {
+		e.set(&e.duties.renew, now.Add(min(e.w.opts.VisibilityTimeout/15, time.Second)))
+		e.set(&e.trusted, time.Time{})
+		return err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.trusted.IsZero() || time.Since(now) > time.Second {
+		e.trusted = now
+	}
+	return nil
+}
+
+// heartbeat keeps the worker's row, which tells others that it lives and what it
+// serves.
+func (e *engine) heartbeat() statement {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	host, _ := os.Hostname() // a label; "" will do
+	return statement{sql: heartbeatSQL, args: []any{
+		e.id, strings.ToValidUTF8(host, "?"), e.names, e.w.opts.Concurrency, interval(e.w.opts.VisibilityTimeout), e.counts.json(),
+	}}
+}
+
+func (e *engine) headDuty(ctx context.Context, now time.Time) error {
+	e.mu.Lock()
+	looks, next := e.headLooksDue(now)
+	e.duties.heads = earlier(now.Add(floorProbe), next)
+	if next.IsZero() {
+		e.duties.heads = now.Add(floorProbe)
+	}
+	if e.look.at.After(now.Add(floorProbe)) && len(looks) == 0 && next.IsZero() {
+		e.duties.heads = now.Add(time.Second) // asleep
+	}
+	e.mu.Unlock()
+	if len(looks) == 0 {
+		return nil
+	}
+	return e.lookAtHeads(ctx, looks)
+}
+
+// An outage is what is known of one connection, so that each change is logged once.
+type outage struct {
+	name string
+	away bool
+}
+
+// reachable notes whether a connection works, and says so when that changes.
+func (e *engine) reachable(o *outage, err error) {
+	e.mu.Lock()
+	changed := o.away != (err != nil)
+	o.away = err != nil
+	both := e.claimsAway.away && e.resultsAway.away
+	first := changed && (o.away && !both || !o.away && !(e.claimsAway.away || e.resultsAway.away))
+	e.mu.Unlock()
+	switch {
+	case !first:
+	case err != nil:
+		e.log.Warn("rebase: the database can't be reached; trying again", "error", err, "worker", e.id)
+	default:
+		e.log.Info("rebase: the database is back", "worker", e.id)
+	}
+}

@@ -1,0 +1,198 @@
+package rebase
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Renewal: at every third of the visibility timeout one statement extends the leases of
+// everything that this engine holds, running or waiting. It is sent also when nothing is
+// held, because it proves that the database can be reached: only a process that has
+// proved this for a whole period may reap others.
+//
+// It never waits for a row lock. A locked row can't be taken by anybody, so it is not
+// lost; and one open transaction must not stop the renewals of the rest.
+
+// renewSQL writes locked_until, which no index names: a HOT update. started_at is set
+// for what was claimed ahead and has begun since.
+const renewSQL = `
+update rebase.jobs j
+set locked_until = now() + $4::interval, started_at = coalesce(j.started_at, now() - x.took)
+from (
+  select y.ctid, u.took::interval as took
+  from rows from (unnest($1::bigint[]), unnest($2::bigint[]), unnest($3::text[])) as u (id, fence, took)
+  cross join lateral (
+    select p.ctid
+    from rebase.jobs p
+    where p.id = u.id and p.fence = u.fence
+    limit 1
+    for no key update skip locked
+  ) y
+) x
+where j.ctid = x.ctid
+returning j.id`
+
+// renewClaimsSQL extends the ledger's rows: a claim lives as long as one of its jobs.
+const renewClaimsSQL = `
+update rebase.claims
+set locked_until = now() + $2::interval
+where token = any($1::bigint[])`
+
+// heartbeatSQL keeps the worker's row.
+const heartbeatSQL = `
+insert into rebase.workers (id, host, tasks, concurrency, lease, counters)
+values ($1, $2, $3::text[], $4, $5::interval, $6::jsonb)
+on conflict (id) do update
+set seen_at = now(), counters = excluded.counters`
+
+// A renewal is what one round is to extend.
+type renewal struct {
+	attempts []*attempt
+	tokens   []int64
+	renewed  map[int64]bool
+}
+
+// renewRows bounds a round; more than that is held only for moments.
+const renewRows = 2000
+
+// renew extends all leases and takes in what the rows say about those that it could
+// not extend.
+func (e *engine) renew(ctx context.Context) error {
+	sent := time.Now()
+	r := e.takeRenewal()
+	statements := []statement{e.heartbeat()}
+	for lo := 0; lo < len(r.attempts); lo += renewRows {
+		statements = append(statements, e.renewStatement(r, r.attempts[lo:min(lo+renewRows, len(r.attempts))], sent))
+	}
+	statements = append(statements, statement{sql: renewClaimsSQL, args: []any{r.tokens, interval(e.w.opts.VisibilityTimeout)}})
+	if err := e.results.round(ctx, e.roundLimit(), statements...); err != nil {
+		return err
+	}
+	missing := e.renewed(r, sent)
+	if len(missing) == 0 {
+		return nil
+	}
+	return e.askRenewal(ctx, missing)
+}
+
+func (e *engine) takeRenewal() *renewal {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	r := &renewal{tokens: []int64{}, renewed: map[int64]bool{}}
+	for token, c := range e.held {
+		r.tokens = append(r.tokens, token)
+		for i := range c.attempts {
+			if a := &c.attempts[i]; a.state != stateSettled {
+				r.attempts = append(r.attempts, a)
+			}
+		}
+	}
+	return r
+}
+
+func (e *engine) renewStatement(r *renewal, list []*attempt, now time.Time) statement {
+	ids, fences, tooks := make([]int64, len(list)), make([]int64, len(list)), make([]*string, len(list))
+	e.mu.Lock()
+	for i, a := range list {
+		ids[i], fences[i] = a.job.ID, a.claim.token
+		if a.ahead && !a.began.IsZero() {
+			tooks[i] = new(interval(now.Sub(a.began)))
+		}
+	}
+	e.mu.Unlock()
+	return statement{renewSQL, []any{ids, fences, tooks, interval(e.w.opts.VisibilityTimeout)}, func(rows pgx.Rows) error {
+		var id int64
+		_, err := pgx.ForEachRow(rows, []any{&id}, func() error {
+			r.renewed[id] = true
+			return nil
+		})
+		return err
+	}}
+}
+
+// renewed moves the local deadlines, counted from before the request was sent, and
+// returns the jobs that were not extended.
+func (e *engine) renewed(r *renewal, sent time.Time) (missing []*attempt) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, token := range r.tokens {
+		if c := e.held[token]; c != nil {
+			c.deadline = sent.Add(e.leaseLocal())
+			e.arm(c.deadline)
+		}
+	}
+	for _, a := range r.attempts {
+		if a.state != stateSettled && !r.renewed[a.job.ID] {
+			missing = append(missing, a)
+		}
+	}
+	return missing
+}
+
+// askRenewal finds out about jobs whose leases were not extended: locked by somebody, in
+// which case nobody can take them; recorded by CompleteTx; or lost.
+func (e *engine) askRenewal(ctx context.Context, list []*attempt) error {
+	ids := make([]int64, len(list))
+	for i, a := range list {
+		ids[i] = a.job.ID
+	}
+	fences, statuses := make([]*int64, len(list)), make([]*string, len(list))
+	if err := e.results.round(ctx, e.roundLimit(), answerStatement(ids, fences, statuses)); err != nil {
+		return err
+	}
+	var lost []*attempt
+	var causes []error
+	e.mu.Lock()
+	for i, a := range list {
+		switch {
+		case a.state == stateSettled:
+		case fences[i] != nil && *fences[i] == a.claim.token:
+			e.duties.renew = earlier(e.duties.renew, time.Now().Add(time.Second)) // locked: ask again
+		case fences[i] != nil && *fences[i] == -a.claim.token:
+			// Recorded by CompleteTx, or by a round whose reply was lost: the handler
+			// or the recorder will find out.
+		default:
+			cause := ErrLeaseLost
+			if statuses[i] != nil && Status(*statuses[i]) == StatusCancelled {
+				cause = ErrCancelled
+			}
+			e.lose(a, cause)
+			lost, causes = append(lost, a), append(causes, cause)
+		}
+	}
+	e.mu.Unlock()
+	e.lostLeases(lost, causes)
+	return nil
+}
+
+// lose ends an attempt whose claim is gone. The engine's lock is held.
+func (e *engine) lose(a *attempt, cause error) {
+	switch {
+	case a.state == stateRunning && !a.abandoned:
+		a.lost = true
+		e.abandon(a, cause)
+	case a.state == stateBuffered:
+		e.unbuffer(a)
+	}
+	e.counts.Lost++
+	e.settle(a)
+	e.startSlots(time.Now())
+}
+
+// lostLeases tells of them.
+func (e *engine) lostLeases(lost []*attempt, causes []error) {
+	var events []Event
+	for i, a := range lost {
+		kind := EventLeaseLost
+		if causes[i] == ErrCancelled {
+			kind = EventCancelled
+			e.log.Info("rebase: a running job was cancelled", "job_id", a.job.ID, "task", a.job.Task, "attempt", a.job.Attempts, "worker", e.id)
+		} else {
+			e.log.Warn("rebase: lease lost; the handler's context is cancelled", "job_id", a.job.ID, "task", a.job.Task, "attempt", a.job.Attempts, "worker", e.id)
+		}
+		events = append(events, e.event(kind, a, causes[i]))
+	}
+	e.events.add(events...)
+}

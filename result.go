@@ -1,0 +1,386 @@
+package rebase
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// How outcomes get into rows. An outcome is written where id and fence still agree,
+// whatever the status; that the fence is this claim's is all that the right to write
+// rests on. No statement here waits for a row lock: a row that somebody has locked
+// stays for the next round.
+//
+// The subquery that locks, joined by ctid, is the form that PostgreSQL plans by index
+// in every state of the table; a plain join reads the whole index of a young one.
+
+// succeedSQL ends first attempts that went well, which are nearly all. What was claimed
+// ahead has no started_at yet; it began $3 ago at the earliest.
+const succeedSQL = `
+with w as (
+  update rebase.jobs j
+  set status = 'succeeded', fence = -j.fence, finished_at = now(), updated_at = now(), locked_until = null,
+    started_at = coalesce(j.started_at, now() - $3::interval), crashes = 0, setbacks = 0
+  where j.ctid = any(array(
+    select x.ctid
+    from rows from (unnest($1::bigint[]), unnest($2::bigint[])) as u (id, fence)
+    cross join lateral (
+      select p.ctid
+      from rebase.jobs p
+      where p.id = u.id and p.fence = u.fence
+      limit 1
+      for no key update skip locked
+    ) x
+  ))
+  returning j.id
+)
+select w.id from w`
+
+// recordSQL writes any outcome. The row decides whether a failure was the last
+// attempt. Jobs that are pending again ask the gate, once a task.
+const recordSQL = `
+with u as materialized (
+  select x.*, u.kind, u.error, u.delay::interval as delay, u.took::interval as took,
+    case
+      when u.kind in ('succeeded', 'cancelled') then u.kind
+      when u.kind = 'dead' or u.kind = 'failed' and x.attempts >= x.max_attempts then 'failed'
+      else 'pending'
+    end as ends
+  from rows from (unnest($1::bigint[]), unnest($2::bigint[]), unnest($3::text[]), unnest($4::text[]), unnest($5::text[]), unnest($6::text[]))
+    as u (id, fence, kind, error, delay, took)
+  cross join lateral (
+    select p.ctid, p.attempts, p.max_attempts
+    from rebase.jobs p
+    where p.id = u.id and p.fence = u.fence
+    limit 1
+    for no key update skip locked
+  ) x
+), w as (
+  update rebase.jobs j
+  set status = u.ends,
+    fence = case when u.kind = 'released' then 0 else -j.fence end,
+    finished_at = case when u.ends <> 'pending' then now() end,
+    run_at = case when u.ends = 'pending' and u.delay is not null then now() + u.delay else j.run_at end,
+    attempts = j.attempts - case when u.kind in ('snoozed', 'setback', 'released', 'broken') then 1 else 0 end,
+    crashes = case when u.kind = 'released' then j.crashes else 0 end,
+    setbacks = case when u.kind in ('setback', 'broken') then least(j.setbacks + 1, 1000) when u.kind = 'released' then j.setbacks else 0 end,
+    locked_until = null,
+    started_at = coalesce(j.started_at, now() - u.took),
+    last_error = case when u.kind = 'released' then j.last_error else coalesce(u.error, j.last_error) end,
+    history = case
+      when u.took is null or u.kind = 'succeeded' and j.attempts = 1 and j.history is null then j.history
+      else (case when jsonb_array_length(j.history) >= 20 then j.history - 0 else coalesce(j.history, '[]') end) ||
+        jsonb_build_object('attempt', j.attempts, 'run', j.runs, 'started_at', coalesce(j.started_at, now() - u.took),
+          'ended_at', now(), 'worker', j.locked_by, 'outcome', u.kind, 'error', left(coalesce(u.error, ''), 500))
+    end,
+    updated_at = now()
+  from u
+  where j.ctid = u.ctid
+  returning j.id, j.task, j.status
+), asked as materialized (
+  select rebase.wake(t.task, $7::int) as answer
+  from (select w.task from w where w.status = 'pending' group by w.task) t
+)
+select w.id, w.status, (select count(asked.answer) from asked) from w`
+
+// answerSQL tells what has become of rows that an outcome did not reach.
+const answerSQL = `
+select u.ord::int, j.fence, j.status
+from unnest($1::bigint[]) with ordinality u (id, ord)
+left join rebase.jobs j on j.id = u.id`
+
+// overSQL deletes the ledger's rows of claims whose last job has ended.
+const overSQL = `delete from rebase.claims where token = any($1::bigint[])`
+
+// A record is one round of results.
+type record struct {
+	quick  []*attempt // first attempts that succeeded
+	others []*attempt
+	ended  map[int64]Status // by id, as the server says
+}
+
+const (
+	recordRows  = 2000
+	recordBytes = 64 << 10
+)
+
+// takeRecord takes finished jobs from the outbox, at most a round's worth. The engine's
+// lock is held.
+func (e *engine) takeRecord() *record {
+	r := &record{ended: map[int64]Status{}}
+	limit := recordRows
+	if e.alone > 0 {
+		e.alone--
+		limit = 1
+	}
+	size, n := 0, 0
+	for _, a := range e.outbox {
+		size += 32 + 2*len(a.outcome.err)
+		if n == limit || n > 0 && size > recordBytes {
+			break
+		}
+		n++
+		if a.state != stateFinished {
+			continue // lost while it waited
+		}
+		if a.outcome.kind == kindSucceeded && a.job.Attempts == 1 && a.job.History == nil {
+			r.quick = append(r.quick, a)
+		} else {
+			r.others = append(r.others, a)
+		}
+	}
+	rest := copy(e.outbox, e.outbox[n:])
+	clear(e.outbox[rest:])
+	e.outbox = e.outbox[:rest]
+	return r
+}
+
+// record writes a round of results. What could not be written goes back into the
+// outbox.
+func (e *engine) record(ctx context.Context, r *record, over []int64) error {
+	statements := make([]statement, 0, 3)
+	if len(r.quick) > 0 {
+		statements = append(statements, e.succeedStatement(r))
+	}
+	if len(r.others) > 0 {
+		statements = append(statements, e.recordStatement(r))
+	}
+	if len(over) > 0 {
+		statements = append(statements, statement{sql: overSQL, args: []any{over}})
+	}
+	err := e.results.round(ctx, e.roundLimit(), statements...)
+	if err != nil {
+		e.unrecorded(r, over, err)
+		return err
+	}
+	e.recorded(r)
+	e.changed.set()
+	return nil
+}
+
+func (e *engine) succeedStatement(r *record) statement {
+	ids, fences := make([]int64, len(r.quick)), make([]int64, len(r.quick))
+	oldest := time.Time{}
+	for i, a := range r.quick {
+		ids[i], fences[i] = a.job.ID, a.claim.token
+		if a.ahead {
+			oldest = earlier(oldest, a.began)
+		}
+	}
+	ago := time.Duration(0)
+	if !oldest.IsZero() {
+		ago = time.Since(oldest)
+	}
+	return statement{succeedSQL, []any{ids, fences, interval(ago)}, func(rows pgx.Rows) error {
+		var id int64
+		_, err := pgx.ForEachRow(rows, []any{&id}, func() error {
+			r.ended[id] = StatusSucceeded
+			return nil
+		})
+		return err
+	}}
+}
+
+func (e *engine) recordStatement(r *record) statement {
+	n := len(r.others)
+	ids, fences, kinds := make([]int64, n), make([]int64, n), make([]string, n)
+	errs, delays, tooks := make([]*string, n), make([]*string, n), make([]*string, n)
+	for i, a := range r.others {
+		o := &a.outcome
+		ids[i], fences[i], kinds[i] = a.job.ID, a.claim.token, o.kind
+		if o.err != "" {
+			errs[i] = &o.err
+		}
+		if o.kind == kindBroken {
+			delays[i] = new(interval(time.Minute))
+		} else if o.kind != kindReleased {
+			delays[i] = new(interval(o.delay))
+		}
+		if !a.began.IsZero() {
+			tooks[i] = new(interval(time.Since(a.began)))
+		}
+	}
+	return statement{recordSQL, []any{ids, fences, kinds, errs, delays, tooks, int32(e.q.notify)}, func(rows pgx.Rows) error {
+		var id, asked int64
+		var status string
+		_, err := pgx.ForEachRow(rows, []any{&id, &status, &asked}, func() error {
+			r.ended[id] = Status(status)
+			return nil
+		})
+		return err
+	}}
+}
+
+// unrecorded puts a round's jobs back. After anything but a lost connection one of
+// them may be to blame: from then on each goes alone, until all have gone through.
+func (e *engine) unrecorded(r *record, over []int64, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.over = append(e.over, over...)
+	all := append(r.quick, r.others...)
+	if !isLost(err) {
+		if len(all) == 1 {
+			e.log.Error("rebase: a result can't be recorded; it is tried again", "job_id", all[0].job.ID, "task", all[0].job.Task, "error", err, "worker", e.id)
+			e.later = append(e.later, deferred{all[0], time.Now().Add(retryRecord)})
+			return
+		}
+		e.alone = len(all)
+	}
+	e.outbox = append(all, e.outbox...)
+}
+
+// retryRecord is the time until a result that the table refused is sent again.
+const retryRecord = time.Second
+
+// A deferred job's result is sent again at a later time.
+type deferred struct {
+	attempt *attempt
+	at      time.Time
+}
+
+// recorded settles what the server has confirmed, and asks about the rest.
+func (e *engine) recorded(r *record) {
+	now := time.Now()
+	var events []Event
+	e.mu.Lock()
+	for _, list := range [][]*attempt{r.quick, r.others} {
+		for _, a := range list {
+			status, ok := r.ended[a.job.ID]
+			switch {
+			case a.state != stateFinished: // settled by a renewal in the meantime
+			case ok:
+				events = e.conclude(a, status, now, events)
+			default:
+				e.doubtful = append(e.doubtful, a)
+			}
+		}
+	}
+	e.mu.Unlock()
+	e.events.add(events...)
+}
+
+// conclude takes a recorded outcome into account.
+func (e *engine) conclude(a *attempt, status Status, now time.Time, events []Event) []Event {
+	e.settle(a)
+	o := &a.outcome
+	kind := EventKind("")
+	switch {
+	case status == StatusSucceeded:
+		e.counts.Succeeded++
+		kind = EventSucceeded
+	case status == StatusFailed:
+		e.counts.Dead++
+		kind = EventDead
+		e.died = append(e.died, a)
+	case status == StatusCancelled:
+		e.counts.Cancelled++
+		kind = EventCancelled
+	case o.kind == kindFailed:
+		e.counts.Failed++
+		kind = EventFailed
+	case o.kind == kindSnoozed:
+		e.counts.Snoozed++
+		kind = EventSnoozed
+	case o.kind == kindSetback:
+		e.counts.Setbacks++
+		kind = EventSetback
+	default:
+		e.counts.Released++
+	}
+	if status == StatusPending && !e.stopping {
+		e.look.by(now.Add(o.delay + time.Millisecond))
+		e.claimSignal.set()
+	}
+	if e.events != nil && kind != "" {
+		events = append(events, e.event(kind, a, o.cause))
+	}
+	return events
+}
+
+// ask finds out why results found no row to write.
+func (e *engine) ask(ctx context.Context, list []*attempt) error {
+	ids := make([]int64, len(list))
+	for i, a := range list {
+		ids[i] = a.job.ID
+	}
+	fences, statuses := make([]*int64, len(list)), make([]*string, len(list))
+	err := e.results.round(ctx, e.roundLimit(), answerStatement(ids, fences, statuses))
+	if err != nil {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.doubtful = append(list, e.doubtful...)
+		return err
+	}
+	e.answered(list, fences, statuses)
+	return nil
+}
+
+func answerStatement(ids []int64, fences []*int64, statuses []*string) statement {
+	return statement{answerSQL, []any{ids}, func(rows pgx.Rows) error {
+		var ord int
+		var fence *int64
+		var status *string
+		_, err := pgx.ForEachRow(rows, []any{&ord, &fence, &status}, func() error {
+			fences[ord-1], statuses[ord-1] = fence, status
+			fence, status = nil, nil
+			return nil
+		})
+		return err
+	}}
+}
+
+// answered: a fence of minus the token says that the result stands in the row already
+// (the reply to it was lost, or CompleteTx wrote it). The token itself says that the row
+// was locked. Anything else is a lost lease.
+func (e *engine) answered(list []*attempt, fences []*int64, statuses []*string) {
+	now := time.Now()
+	var events []Event
+	var lost []*attempt
+	e.mu.Lock()
+	for i, a := range list {
+		switch {
+		case a.state != stateFinished:
+		case fences[i] != nil && *fences[i] == -a.claim.token:
+			events = e.conclude(a, Status(*statuses[i]), now, events)
+		case fences[i] != nil && *fences[i] == a.claim.token:
+			e.later = append(e.later, deferred{a, now.Add(retryLocked)})
+		default:
+			e.settle(a)
+			if a.outcome.kind != kindReleased {
+				e.counts.Lost++
+				lost = append(lost, a)
+			}
+		}
+	}
+	e.mu.Unlock()
+	for _, a := range lost {
+		e.log.Warn("rebase: lease lost; the result was dropped", "job_id", a.job.ID, "task", a.job.Task, "attempt", a.job.Attempts,
+			"worker", e.id, "outcome", a.outcome.kind)
+		events = append(events, e.event(EventLeaseLost, a, ErrLeaseLost))
+	}
+	e.events.add(events...)
+}
+
+// retryLocked is the time until a result whose row was locked is sent again.
+const retryLocked = 200 * time.Millisecond
+
+// logDead writes the one Error line of each dead letter.
+func (e *engine) logDead() {
+	e.mu.Lock()
+	died := e.died
+	e.died = nil
+	e.mu.Unlock()
+	for _, a := range died {
+		e.log.Error("rebase: job failed for good", "job_id", a.job.ID, "task", a.job.Task, "attempt", a.job.Attempts,
+			"max_attempts", a.job.MaxAttempts, "worker", e.id, "error", storable(a.outcome.err, 500))
+	}
+}
+
+// isRefused tells a statement that the table refused from a connection that broke.
+func isRefused(err error) bool {
+	_, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && !isLost(err)
+}

@@ -1,0 +1,178 @@
+package rebase
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Retention deletes what ended long ago, at a worker's start and then hourly: in small
+// committed batches between other work of the recorder, so that it is never in the way,
+// and never anything unfinished, however old.
+
+// Retention says how long finished jobs are kept. Every zero field is the default; a
+// negative one keeps them for ever.
+type Retention struct {
+	Succeeded time.Duration // of succeeded and cancelled jobs; if zero, 3 days
+	Failed    time.Duration // of failed jobs, the dead letters; if zero, 30 days
+	// Archive, if not nil, is called with the jobs that are about to be deleted, in the
+	// transaction that deletes them: what it writes with tx is there exactly if they are
+	// gone. If it returns an error they stay.
+	Archive func(ctx context.Context, tx pgx.Tx, jobs []*Job) error
+}
+
+func (r Retention) withDefaults() Retention {
+	if r.Succeeded == 0 {
+		r.Succeeded = 3 * 24 * time.Hour
+	}
+	if r.Failed == 0 {
+		r.Failed = 30 * 24 * time.Hour
+	}
+	return r
+}
+
+const (
+	purgeRows   = 1000
+	purgePeriod = time.Hour
+	purgeGap    = 20 * time.Millisecond // between batches
+)
+
+// The whole predicate and the lock stand inside the subquery: a Retry that commits while
+// the purge waits must not lose its job. $3 is where the last batch ended, so that a
+// sweep passes each dead entry of the index once.
+const (
+	// purgeSQL relies on jobs_finished_at. What it returns is added to it.
+	purgeSQL = `
+delete from rebase.jobs j
+where j.ctid = any(array(
+  select p.ctid
+  from rebase.jobs p
+  where p.finished_at is not null
+  and p.finished_at < now() - $1::interval
+  and p.finished_at >= $3::timestamptz
+  and p.status in ('succeeded', 'cancelled')
+  order by p.finished_at
+  limit $2
+  for update skip locked
+))
+returning `
+
+	// purgeDeadSQL relies on jobs_dead.
+	purgeDeadSQL = `
+delete from rebase.jobs j
+where j.ctid = any(array(
+  select p.ctid
+  from rebase.jobs p
+  where p.dead
+  and p.finished_at < now() - $1::interval
+  and p.finished_at >= $3::timestamptz
+  and p.status = 'failed'
+  order by p.finished_at
+  limit $2
+  for update skip locked
+))
+returning `
+)
+
+// A sweep is one pass over what may be deleted.
+type sweep struct {
+	dead bool // the second half: dead letters
+	from time.Time
+}
+
+// purgeDuty deletes one batch.
+func (e *engine) purgeDuty(ctx context.Context, now time.Time) error {
+	s := &e.sweep
+	keep, sql := e.w.opts.Retention.Succeeded, purgeSQL
+	if s.dead {
+		keep, sql = e.w.opts.Retention.Failed, purgeDeadSQL
+	}
+	n := 0
+	if keep >= 0 {
+		var err error
+		if n, err = e.purge(ctx, sql, keep); err != nil {
+			e.set(&e.duties.purge, now.Add(time.Minute))
+			return err
+		}
+	}
+	switch {
+	case n == purgeRows:
+		e.set(&e.duties.purge, now.Add(purgeGap))
+	case !s.dead:
+		*s = sweep{dead: true, from: lowest}
+		e.set(&e.duties.purge, now.Add(purgeGap))
+	default:
+		*s = sweep{from: lowest}
+		e.set(&e.duties.purge, now.Add(purgePeriod))
+	}
+	return nil
+}
+
+// purge deletes a batch and returns its size.
+func (e *engine) purge(ctx context.Context, sql string, keep time.Duration) (n int, err error) {
+	from := e.sweep.from
+	args := []any{interval(keep), purgeRows, from}
+	if archive := e.w.opts.Retention.Archive; archive != nil {
+		n, from, err = e.purgeArchived(ctx, sql, args, archive)
+	} else {
+		err = e.results.round(ctx, e.roundLimit(), statement{sql + "j.finished_at", args, func(rows pgx.Rows) error {
+			var at time.Time
+			_, err := pgx.ForEachRow(rows, []any{&at}, func() error {
+				n++
+				if at.After(from) {
+					from = at
+				}
+				return nil
+			})
+			return err
+		}})
+	}
+	if err != nil {
+		return 0, err
+	}
+	e.sweep.from = from
+	return n, nil
+}
+
+// purgeArchived hands the jobs over in the transaction that deletes them.
+func (e *engine) purgeArchived(ctx context.Context, sql string, args []any, archive func(context.Context, pgx.Tx, []*Job) error) (n int, from time.Time, err error) {
+	from = e.sweep.from
+	err = e.results.transaction(ctx, e.roundLimit(), func(ctx context.Context, tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, sql+jobColumns, args...)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		var jobs []*Job
+		for rows.Next() {
+			j := new(Job)
+			if err := readJob(rows, j, nil); err != nil {
+				return err
+			}
+			jobs = append(jobs, j)
+			if j.FinishedAt.After(from) {
+				from = *j.FinishedAt
+			}
+		}
+		if n = len(jobs); n == 0 || rows.Err() != nil {
+			return rows.Err()
+		}
+		return callArchive(ctx, tx, jobs, archive)
+	})
+	return n, from, err
+}
+
+// callArchive keeps a panic of the user's function from ending the process.
+func callArchive(ctx context.Context, tx pgx.Tx, jobs []*Job, archive func(context.Context, pgx.Tx, []*Job) error) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &PanicError{Value: v}
+		}
+	}()
+	if err := archive(ctx, tx, jobs); err != nil {
+		return fmt.Errorf("retention: archive: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,121 @@
+package rebase
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// Shutdown, in this order: claim nothing more; give back what was not begun; wait for
+// handlers; end their contexts; write the results; say goodbye. Each step leaves the
+// table in a state from which others can go on, so it may be cut off anywhere.
+
+// shutDown ends the claimer and waits for what is under way. When it returns nothing is
+// left to be recorded, or the time is up.
+func (e *engine) shutDown(claimer *sync.WaitGroup, hard time.Time) error {
+	soft := hard.Add(-e.w.opts.ShutdownTimeout / 3)
+	e.mu.Lock()
+	e.stopping = true
+	close(e.stop)
+	e.release(func(*attempt) bool { return true })
+	e.mu.Unlock()
+	e.claimSignal.set()
+	claimed := make(chan struct{})
+	go func() {
+		claimer.Wait() // bounded by the time limit of a round
+		close(claimed)
+	}()
+	e.waitUntil(soft, func() bool { return e.running == 0 && e.unsaved == 0 })
+	e.endHandlers()
+	e.waitUntil(hard, func() bool { return e.running == 0 && e.unsaved == 0 })
+	select {
+	case <-claimed:
+	case <-time.After(time.Until(hard)):
+	}
+	// What a late claim brought was released when it came in.
+	e.waitUntil(hard, func() bool { return e.running == 0 && e.unsaved == 0 && len(e.over) == 0 })
+	running, unrecorded := e.heldIDs(stateRunning), e.heldIDs(stateFinished)
+	if len(running) == 0 && len(unrecorded) == 0 {
+		return nil
+	}
+	return &ShutdownError{Running: running, Unrecorded: unrecorded}
+}
+
+// waitUntil waits for a condition over the engine's state.
+func (e *engine) waitUntil(deadline time.Time, done func() bool) {
+	for {
+		e.mu.Lock()
+		ok := done()
+		e.mu.Unlock()
+		left := time.Until(deadline)
+		if ok || left <= 0 {
+			return
+		}
+		e.changed.wait(left, nil)
+	}
+}
+
+// endHandlers cancels the contexts of all running handlers, and of those that were just
+// about to begin.
+func (e *engine) endHandlers() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.cause = ErrShutdown
+	for _, c := range e.held {
+		for i := range c.attempts {
+			if a := &c.attempts[i]; a.state == stateRunning && a.cancel != nil {
+				a.cancel(ErrShutdown)
+			}
+		}
+	}
+}
+
+// goodbye removes the worker's row and closes the connections.
+func (e *engine) goodbye(ctx context.Context) {
+	ctx, cancel := bookkeeping(ctx, time.Second)
+	defer cancel()
+	if e.results.conn != nil {
+		err := e.results.round(ctx, time.Second, statement{sql: `delete from rebase.workers where id = $1`, args: []any{e.id}})
+		if err != nil {
+			e.log.Info("rebase: the worker's row could not be removed; it will be seen as dead", "worker", e.id, "error", err)
+		}
+	}
+	e.results.drop()
+	e.claims.drop()
+	e.log.Info("rebase: worker stopped", "worker", e.id)
+}
+
+// drained says whether RunOnce is done: an idle look that began when nothing was
+// running or unrecorded found nothing that is due.
+func (e *engine) drained() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	k := &e.look
+	busy := e.running > 0 || e.buffered > 0 || e.unsaved > 0 || len(e.over) > 0
+	if busy || k.more || k.woken || e.onceErr != nil {
+		return e.onceErr != nil && !busy
+	}
+	if k.idle == 0 || k.idleSaw != e.attempts {
+		k.woken = true
+		e.claimSignal.set()
+		return false
+	}
+	return k.idleDue < 0 || k.idleDue > 2*minRetry
+}
+
+// onceFailed ends RunOnce at the first error of a claim.
+func (e *engine) onceFailed(err error) bool {
+	if !e.once {
+		return false
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.onceErr = err
+	e.changed.set()
+	return true
+}
+
+// reapFirst takes back, for RunOnce, what has expired.
+func (e *engine) reapFirst() error {
+	return e.reap(e.base, 365*24*time.Hour)
+}

@@ -1,0 +1,65 @@
+package rebase
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// A task that no live worker serves, because its name is mistyped or its workers are not
+// deployed yet, loses nothing: its jobs wait. But it must not be silent: each worker
+// looks now and then, and warns once per change.
+
+// unservedSQL finds tasks with a due job and no live worker: one probe a task, by a
+// loose scan of jobs_unfinished.
+const unservedSQL = `
+with recursive found (task) as (
+  (select p.task from rebase.jobs p where p.finished_at is null and p.crashes = 0 order by p.task limit 1)
+  union all
+  select (
+    select p.task from rebase.jobs p
+    where p.finished_at is null and p.crashes = 0 and p.task > f.task
+    order by p.task limit 1)
+  from found f
+  where f.task is not null
+)
+select f.task
+from found f
+where f.task is not null
+and not exists (select from rebase.workers w where w.tasks @> array[f.task] and w.seen_at > now() - w.lease)
+and exists (
+  select from rebase.jobs p
+  where p.finished_at is null and p.crashes = 0 and p.status = 'pending'
+  and p.task = f.task and p.run_at <= now() - interval '1 second')
+limit 100`
+
+// unservedPeriod is how often a worker looks.
+const unservedPeriod = time.Minute
+
+func (e *engine) unservedDuty(ctx context.Context, now time.Time) error {
+	e.set(&e.duties.unserved, now.Add(max(min(unservedPeriod, e.w.opts.VisibilityTimeout), time.Second)))
+	var tasks []string
+	err := e.results.round(ctx, e.roundLimit(), statement{unservedSQL, nil, func(rows pgx.Rows) (err error) {
+		tasks, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		return err
+	}})
+	if err != nil {
+		return err
+	}
+	now1 := map[string]bool{}
+	for _, t := range tasks {
+		if now1[t] = true; !e.unserved[t] {
+			e.log.Warn("rebase: jobs are due and no live worker serves their task", "task", t, "worker", e.id)
+		}
+	}
+	for _, t := range slices.Sorted(maps.Keys(e.unserved)) {
+		if !now1[t] {
+			e.log.Info("rebase: the task is served again, or has no jobs that are due", "task", t, "worker", e.id)
+		}
+	}
+	e.unserved = now1
+	return nil
+}

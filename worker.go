@@ -1,0 +1,363 @@
+package rebase
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// The Worker: what a service declares, and the life of one Run: check the database,
+// work, and shut down in an order that leaves nothing behind unsaid. No SQL here.
+//
+// Three contexts never mix. Run's context says when to stop, and nothing else. Handlers
+// get one of their own, which ends with a cause. Bookkeeping goes on until the results
+// are written.
+
+// A Handler runs a job. A nil error is success. An error or a panic is a failure: the
+// job is tried again after a backoff, and is a dead letter when no attempt is left; see
+// Permanent, Snooze, RetryAfter and ErrCancelled for the other ways to end. The context
+// ends, with a cause to be read by context.Cause, when the attempt times out
+// (ErrTimeout), the job is cancelled (ErrCancelled), its lease is lost (ErrLeaseLost) or
+// the worker shuts down (ErrShutdown).
+//
+// A handler may run more than once for a job: it must be idempotent, or use
+// Job.CompleteTx.
+type Handler func(ctx context.Context, job *Job) error
+
+// Middleware wraps every handler of a worker.
+type Middleware func(next Handler) Handler
+
+// WorkerOptions configure a Worker. Nil, and every zero field, is the default.
+type WorkerOptions struct {
+	// Name is a label; a random part is always added to it. If "", the host's name.
+	Name string
+	// Concurrency is how many jobs run at once. If zero, 5.
+	Concurrency int
+	// PollInterval is the time to the first look for jobs after one that found some,
+	// when there is no LISTEN; it doubles up to 30 s while nothing is found. If zero, 2 s.
+	PollInterval time.Duration
+	// VisibilityTimeout is how long a claim holds without being renewed; it is renewed
+	// at every third of it, for as long as the handler runs. It decides only how soon the
+	// jobs of a dead worker come back. If zero, 5 min; at least 3 s.
+	VisibilityTimeout time.Duration
+	// Timeout ends an attempt as a failure. If zero, 15 min; if negative, there is none.
+	Timeout time.Duration
+	// ShutdownTimeout is how long Run takes at most after its context has ended: two
+	// thirds for handlers to finish, one third for them to obey their context. If
+	// zero, 15 s.
+	ShutdownTimeout time.Duration
+	// Backoff is the delay after a failed attempt. If nil, 1 s, 5 s, 25 s … ×5, at most 1
+	// h, with jitter. What a Backoff of yours returns gets no jitter.
+	Backoff Backoff
+	// Middleware wraps the handlers; the first is the outermost.
+	Middleware []Middleware
+	// Logger gets what the worker has to say. If nil, the queue's.
+	Logger *slog.Logger
+	// Listen opens the connection for LISTEN; it must not go through a transaction
+	// pooler. If nil, ListenURL decides.
+	Listen func(context.Context) (*pgx.Conn, error)
+	// ListenURL is the address for LISTEN. If "", the environment variable
+	// DATABASE_DIRECT_URL, else the pool's own address.
+	ListenURL string
+	// PollOnly works without LISTEN.
+	PollOnly bool
+	// Retention says how long finished jobs are kept. If zero, succeeded and cancelled
+	// ones 3 days, failed ones 30 days.
+	Retention Retention
+	// IsInfrastructure tells errors of handlers that speak of PostgreSQL's connection
+	// from failures of the job: they use no attempt, 25 times in a row. If nil, that are a
+	// failed connect, a closed connection or pool, and SQLSTATE 08xxx, 57P01 to 57P05,
+	// 53300 and 25006.
+	IsInfrastructure func(error) bool
+}
+
+// TaskOptions configure a task in a worker. Nil, and every zero field, is the default.
+type TaskOptions struct {
+	// Concurrency is how many jobs of the task run at once in this worker. If zero,
+	// the worker's.
+	Concurrency int
+	// LaneConcurrency is how many jobs of one lane run at once, over all processes. If
+	// zero, there is no limit.
+	LaneConcurrency int
+	// Timeout ends an attempt as a failure. If zero, the worker's; if negative, there is
+	// none.
+	Timeout time.Duration
+	// Backoff is the delay after a failed attempt. If nil, the worker's.
+	Backoff Backoff
+}
+
+// A Worker claims jobs and runs their handlers. One per process is the normal case. It
+// uses three connections of its own, opened like the pool's, and none of the pool.
+type Worker struct {
+	q     *Queue
+	opts  WorkerOptions
+	tasks []*taskConfig
+	names map[string]*taskConfig
+
+	mu      sync.Mutex
+	started bool
+	engine  *engine // while Run or RunOnce is at work
+}
+
+// A taskConfig is what Register was given.
+type taskConfig struct {
+	name      string
+	handler   Handler
+	limit     int
+	laneLimit int
+	timeout   time.Duration // 0: none
+	backoff   Backoff
+}
+
+// NewWorker makes a worker on the queue. It does no I/O. It panics on options that can't
+// work, such as a VisibilityTimeout too short to be renewed.
+func NewWorker(q *Queue, opts *WorkerOptions) *Worker {
+	if q == nil {
+		panic("rebase: NewWorker: nil queue")
+	}
+	w := &Worker{q: q, names: map[string]*taskConfig{}}
+	if opts != nil {
+		w.opts = *opts
+	}
+	if err := w.opts.complete(q); err != nil {
+		panic("rebase: NewWorker: " + err.Error())
+	}
+	return w
+}
+
+const (
+	minVisibility = 3 * time.Second
+	maxVisibility = 24 * time.Hour
+)
+
+// complete fills in the defaults and refuses what can't work.
+func (o *WorkerOptions) complete(q *Queue) error {
+	o.Concurrency = cmp.Or(o.Concurrency, 5)
+	o.PollInterval = cmp.Or(o.PollInterval, 2*time.Second)
+	o.VisibilityTimeout = cmp.Or(o.VisibilityTimeout, 5*time.Minute)
+	o.Timeout = max(cmp.Or(o.Timeout, 15*time.Minute), 0)
+	o.ShutdownTimeout = cmp.Or(o.ShutdownTimeout, 15*time.Second)
+	o.Retention = o.Retention.withDefaults()
+	o.Logger = cmp.Or(o.Logger, q.log)
+	if o.Backoff == nil {
+		o.Backoff = defaultBackoff
+	}
+	if o.IsInfrastructure == nil {
+		o.IsInfrastructure = isInfrastructure
+	}
+	switch {
+	case o.Concurrency < 0 || o.Concurrency > 10_000:
+		return fmt.Errorf("Concurrency %d is not between 1 and 10,000", o.Concurrency)
+	case o.PollInterval < 0:
+		return fmt.Errorf("PollInterval %v is negative", o.PollInterval)
+	case o.VisibilityTimeout < minVisibility || o.VisibilityTimeout > maxVisibility:
+		return fmt.Errorf("VisibilityTimeout %v is not between %v and %v", o.VisibilityTimeout, minVisibility, maxVisibility)
+	case o.ShutdownTimeout < 0:
+		return fmt.Errorf("ShutdownTimeout %v is negative", o.ShutdownTimeout)
+	case checkText(o.Name, 200) != "":
+		return fmt.Errorf("Name: %s", checkText(o.Name, 200))
+	}
+	return nil
+}
+
+// Register ties a handler to a task. The worker claims only tasks that it has handlers
+// for. It panics on a name that can't be a task's, on a task that has a handler already,
+// and after Run has begun.
+func (w *Worker) Register(task string, h Handler, opts *TaskOptions) {
+	t, err := w.newTask(task, h, opts)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case err != nil:
+		panic(fmt.Sprintf("rebase: Register: task %q: %v", task, err))
+	case w.started:
+		panic(fmt.Sprintf("rebase: Register: task %q: the worker is running already", task))
+	case w.names[task] != nil:
+		panic(fmt.Sprintf("rebase: Register: task %q has a handler already", task))
+	}
+	w.names[task] = t
+	w.tasks = append(w.tasks, t)
+}
+
+func (w *Worker) newTask(task string, h Handler, opts *TaskOptions) (*taskConfig, error) {
+	if opts == nil {
+		opts = new(TaskOptions)
+	}
+	if reason := checkTask(task); reason != "" {
+		return nil, errors.New(reason)
+	}
+	if h == nil {
+		return nil, errors.New("nil handler")
+	}
+	if opts.Concurrency < 0 || opts.LaneConcurrency < 0 {
+		return nil, fmt.Errorf("Concurrency %d, LaneConcurrency %d: negative", opts.Concurrency, opts.LaneConcurrency)
+	}
+	for i := len(w.opts.Middleware) - 1; i >= 0; i-- {
+		h = w.opts.Middleware[i](h)
+	}
+	t := &taskConfig{name: task, handler: h, laneLimit: opts.LaneConcurrency, backoff: opts.Backoff}
+	t.limit = min(cmp.Or(opts.Concurrency, w.opts.Concurrency), w.opts.Concurrency)
+	t.timeout = max(cmp.Or(opts.Timeout, w.opts.Timeout), 0)
+	if t.backoff == nil {
+		t.backoff = w.opts.Backoff
+	}
+	return t, nil
+}
+
+// Run claims and runs jobs until ctx ends, then shuts down: it claims nothing more, gives
+// back at once what it had claimed and not begun, and waits for the running handlers,
+// at most two thirds of the shutdown timeout. Then their contexts end with ErrShutdown;
+// in the last third one that returns nil has succeeded, and one that returns an error is
+// put back without using an attempt.
+//
+// It returns nil after a clean shutdown, a *ShutdownError that names the jobs left
+// behind, or, at its start, a *SchemaError. A database that can't be reached, at the
+// start or later, is waited for. Close the pool after Run has returned.
+func (w *Worker) Run(ctx context.Context) error {
+	e, err := w.start(ctx, false)
+	if err != nil {
+		return err
+	}
+	defer w.finished(e)
+	return e.work(ctx)
+}
+
+// RunOnce runs jobs until none is due, including what their handlers enqueue, and
+// returns how many attempts it ran. It also takes back expired claims and fires due
+// schedules. It is for tests and for programs started by a timer. When ctx ends it shuts
+// down as Run does. Unlike Run it returns an error when the database can't be reached.
+func (w *Worker) RunOnce(ctx context.Context) (int, error) {
+	e, err := w.start(ctx, true)
+	if err != nil {
+		return 0, err
+	}
+	defer w.finished(e)
+	err = e.work(ctx)
+	return e.attempts, err
+}
+
+func (w *Worker) start(ctx context.Context, once bool) (*engine, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.engine != nil {
+		return nil, errWorkerRunning
+	}
+	w.started = true
+	w.engine = newEngine(ctx, w, once)
+	return w.engine, nil
+}
+
+func (w *Worker) finished(e *engine) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.engine = nil
+}
+
+// newEngine prepares a run; it starts nothing.
+func newEngine(ctx context.Context, w *Worker, once bool) *engine {
+	host, _ := os.Hostname() // a label; "" will do
+	connect := poolConnect(w.q.pool)
+	e := &engine{
+		w: w, q: w.q, once: once, log: w.opts.Logger, events: w.q.events,
+		id:     fmt.Sprintf("%s-%08x", cmp.Or(w.opts.Name, host, "worker"), rand.Uint32()),
+		claims: &session{connect: connect}, results: &session{connect: connect},
+		claimSignal: newSignal(), recordSignal: newSignal(), watchSignal: newSignal(), changed: newSignal(),
+		byName: map[string]*taskState{}, held: map[int64]*claim{}, intern: map[string]string{"": "", "running": "running"},
+		names: []string{}, far: map[int64]farClaim{}, sweep: sweep{from: lowest}, stop: make(chan struct{}), quit: make(chan struct{}),
+	}
+	e.base, e.hardEnd = context.WithCancel(context.WithoutCancel(ctx))
+	e.handlers = context.WithoutCancel(ctx)
+	e.intern[e.id] = e.id
+	for _, t := range w.tasks {
+		s := &taskState{taskConfig: t, lanes: map[string]*lane{}}
+		e.tasks, e.names = append(e.tasks, s), append(e.names, t.name)
+		e.byName[t.name], e.intern[t.name] = s, t.name
+	}
+	e.duties.tokens, e.duties.unserved = never, time.Now().Add(5*time.Second)
+	return e
+}
+
+// work is the life of a run.
+func (e *engine) work(ctx context.Context) error {
+	defer e.hardEnd()
+	if err := e.connect(ctx); err != nil || e.results.conn == nil {
+		e.results.drop()
+		return err
+	}
+	e.log.Info("rebase: worker started", "worker", e.id, "tasks", e.names, "concurrency", e.w.opts.Concurrency,
+		"visibility_timeout", e.w.opts.VisibilityTimeout, "attempt_timeout", e.w.opts.Timeout)
+	e.q.addEngine(e)
+	var claimer, others sync.WaitGroup
+	claimer.Go(e.claimLoop)
+	others.Go(e.recordLoop)
+	others.Go(e.watchLoop)
+	others.Go(e.debugLoop)
+	e.untilStop(ctx)
+	hard := time.Now().Add(e.w.opts.ShutdownTimeout)
+	err := e.shutDown(&claimer, hard)
+	e.q.removeEngine(e)
+	close(e.quit)
+	timer := time.AfterFunc(time.Until(hard), e.hardEnd) // a round under way ends by itself, or now
+	others.Wait()
+	timer.Stop()
+	e.goodbye(ctx)
+	return err
+}
+
+// connect waits for the database and checks it. It returns nil without a connection
+// when ctx ended first.
+func (e *engine) connect(ctx context.Context) error {
+	var again redial
+	for ctx.Err() == nil {
+		err := e.results.transaction(ctx, max(e.roundLimit(), 5*time.Second), func(ctx context.Context, tx pgx.Tx) error { return check(ctx, tx) })
+		if err == nil {
+			e.reachable(&e.resultsAway, nil)
+			if e.once {
+				return e.reapFirst()
+			}
+			return nil
+		}
+		if _, ok := errors.AsType[*SchemaError](err); ok || e.once {
+			return err
+		}
+		if ctx.Err() == nil {
+			e.reachable(&e.resultsAway, err)
+			sleep(again.next(), ctx.Done())
+		}
+	}
+	return nil
+}
+
+// untilStop waits for Run's context, or for RunOnce's work to be done.
+func (e *engine) untilStop(ctx context.Context) {
+	if !e.once {
+		<-ctx.Done()
+		return
+	}
+	for ctx.Err() == nil && !e.drained() {
+		e.changed.wait(-1, ctx.Done())
+	}
+}
+
+func (c counters) json() string {
+	raw, _ := json.Marshal(c) // a struct of integers
+	return string(raw)
+}
+
+// roundLimit bounds a round trip: well below the time between two renewals.
+func (e *engine) roundLimit() time.Duration {
+	return min(e.w.opts.VisibilityTimeout/3, 10*time.Second)
+}
+
+// leaseLocal is how long a claim counts as held after the request for it was sent: a
+// tenth less than the lease, so that a handler is told before the lease can have ended.
+func (e *engine) leaseLocal() time.Duration { return e.w.opts.VisibilityTimeout * 9 / 10 }
