@@ -25,6 +25,7 @@ const (
 // the goroutine of its handler uses.
 type attempt struct {
 	job      Job
+	engine   *engine
 	claim    *claim
 	lane     *lane
 	state    attemptState
@@ -110,7 +111,10 @@ func call(ctx context.Context, h Handler, job *Job) (err error) {
 // finish hands the outcome to the recorder, frees the slot and takes the next job
 // for it.
 func (e *engine) finish(ctx context.Context, a *attempt, err error) *attempt {
-	o := e.judge(context.Cause(ctx), a, err)
+	e.mu.Lock()
+	completing := a.completing
+	e.mu.Unlock()
+	o := e.judge(context.Cause(ctx), a, completing, err)
 	next, dropped := e.finishLocked(a, o, time.Now())
 	if dropped {
 		e.log.Warn("rebase: a handler has returned that no longer held its job; its result was dropped",
@@ -166,9 +170,9 @@ var errNotCommitted = errors.New("the transaction of CompleteTx was not committe
 
 // judge turns what a handler returned into an outcome. cause says why the context
 // ended, if it did.
-func (e *engine) judge(cause error, a *attempt, err error) outcome {
+func (e *engine) judge(cause error, a *attempt, completing bool, err error) outcome {
 	if err == nil {
-		if !a.completing {
+		if !completing {
 			return outcome{kind: kindSucceeded}
 		}
 		err = errNotCommitted // counts only if the row doesn't say otherwise

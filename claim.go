@@ -345,7 +345,7 @@ func (e *engine) adopt(a *attempt, b *batch, now time.Time) {
 		t = e.tasks[0]
 	}
 	a.claim, a.lane, a.arrived, a.ahead, a.timeout = b.claim, t.lane(a.job.Lane), now, b.ahead, t.timeout
-	a.job.attempt = a
+	a.engine, a.job.attempt = e, a
 	size := float64(len(a.job.Payload))
 	t.bytes += (size - t.bytes) / 64
 	if a.job.crashes > 0 {

@@ -1,8 +1,10 @@
 package rebase
 
 import (
+	"cmp"
 	"context"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -31,6 +33,15 @@ type lookout struct {
 	idle        int64         // idle looks that found nothing, counted for RunOnce
 	idleSaw     int           // attempts begun when the last of them was sent
 	idleDue     time.Duration // next due job as of the last of them; negative: none
+
+	// Sleeping, see notify.go.
+	wantLock bool
+	locked   bool          // the sleep locks are held
+	x        uint64        // the transaction id drawn after that
+	proven   bool          // nobody who asked before that is still open
+	ramp     time.Duration // until the next look, while that is unknown
+	fast     bool          // wakes come so fast that it pays to stay awake
+	found    time.Time     // when a claim last found something
 }
 
 // soon begins a series of quick looks.
@@ -85,6 +96,7 @@ func (e *engine) claimLoop() {
 		}
 		err := e.claim(p)
 		if err == nil {
+			e.fallAsleep()
 			e.reachable(&e.claimsAway, nil)
 			again.reset()
 			continue
@@ -130,6 +142,7 @@ func (e *engine) plan(now time.Time) (p *plan, wait time.Duration, stop bool) {
 	p = e.wants(idle)
 	if p == nil {
 		k.blocked = true
+		e.listener.unlock() // whoever enqueues now need not notify
 		return nil, -1, false
 	}
 	k.low = (p.room + e.buffered) / 2
@@ -207,6 +220,9 @@ func (e *engine) claim(p *plan) error {
 	e.mu.Lock()
 	e.addClaims(p, add)
 	look := idleLook{next: -1}
+	if p.idle && e.look.locked {
+		statements = append([]statement{look.xminStatement()}, statements...)
+	}
 	if p.probe {
 		statements = append(statements, look.statement(p.tasks))
 	}
@@ -351,9 +367,12 @@ func (e *engine) claimed(p *plan, batches []*batch, look *idleLook, took time.Du
 		e.takeTurns(b)
 	}
 	k.empty = n < p.room
+	if n > 0 {
+		k.found = time.Now()
+	}
 	if n > 0 || more {
 		k.more = true
-		k.wait = e.firstLook()
+		k.wait = 0
 		return
 	}
 	if !p.idle {
@@ -459,11 +478,7 @@ func (e *engine) foundNothing(look *idleLook) {
 	k.idleDue = look.next
 	k.more = false
 	now := time.Now()
-	if k.wait == 0 {
-		k.wait = e.firstLook()
-	}
-	k.at = now.Add(k.wait)
-	k.wait = min(2*k.wait, listenPoll)
+	e.nextLook(look, now)
 	if look.next >= 0 {
 		k.by(now.Add(look.next + time.Millisecond/2))
 	}
@@ -475,14 +490,44 @@ func (e *engine) foundNothing(look *idleLook) {
 	}
 }
 
-// firstLook is the time to the first look after one that found something.
-func (e *engine) firstLook() time.Duration { return e.w.opts.PollInterval }
+// nextLook plans the look after one that found nothing.
+func (e *engine) nextLook(look *idleLook, now time.Time) {
+	k := &e.look
+	switch {
+	case k.locked && !k.proven && look.xmin > k.x:
+		k.proven = true
+		k.at = now.Add(listenPoll)
+	case k.locked && !k.proven:
+		k.at = now.Add(k.ramp)
+		k.ramp = min(2*k.ramp, listenPoll)
+	case k.locked:
+		k.at = now.Add(listenPoll)
+	case e.listening && k.fast && now.Sub(k.found) < awakeFor:
+		k.at = now.Add(breath)
+	default:
+		k.wantLock = e.listening
+		k.at = now.Add(cmp.Or(k.wait, e.w.opts.PollInterval))
+		k.wait = min(2*cmp.Or(k.wait, e.w.opts.PollInterval), listenPoll)
+	}
+}
 
 // An idleLook is what the tables tell a claimer that found nothing.
 type idleLook struct {
 	laned   []*taskState  // tasks that have jobs in lanes
 	blocked bool          // something is due, so somebody else has it locked
 	next    time.Duration // until the next job is due; negative: none
+	xmin    uint64        // the oldest open transaction, before the claim
+}
+
+func (k *idleLook) xminStatement() statement {
+	return statement{xminSQL, nil, func(rows pgx.Rows) error {
+		var text string
+		_, err := pgx.ForEachRow(rows, []any{&text}, func() (err error) {
+			k.xmin, err = strconv.ParseUint(text, 10, 64)
+			return err
+		})
+		return err
+	}}
 }
 
 func (k *idleLook) statement(tasks []*taskState) statement {

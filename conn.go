@@ -64,6 +64,16 @@ select pg_catalog.set_config('search_path', 'pg_catalog', true),
   pg_catalog.set_config('statement_timeout', $1::pg_catalog.text, true)`
 
 	commitSQL = `commit`
+
+	// operatorSettingsSQL is for what operators call: rare statements with many shapes,
+	// which the planner should see anew each time.
+	operatorSettingsSQL = `
+select pg_catalog.set_config('search_path', 'pg_catalog', true),
+  pg_catalog.set_config('datestyle', 'ISO', true),
+  pg_catalog.set_config('jit', 'off', true),
+  pg_catalog.set_config('plan_cache_mode', 'force_custom_plan', true),
+  pg_catalog.set_config('lock_timeout', '200', true),
+  pg_catalog.set_config('statement_timeout', $1::pg_catalog.text, true)`
 )
 
 // round runs the statements in one transaction, within limit. It connects first if
@@ -75,9 +85,20 @@ func (s *session) round(ctx context.Context, limit time.Duration, statements ...
 	if err := s.open(ctx); err != nil {
 		return err
 	}
+	b := roundBatch(settingsSQL, milliseconds(limit), statements)
+	start := time.Now()
+	if err := s.conn.SendBatch(ctx, b).Close(); err != nil {
+		return s.failed(ctx, err)
+	}
+	s.measure(time.Since(start))
+	return nil
+}
+
+// roundBatch makes a transaction of statements, to be sent at once.
+func roundBatch(settings, statementTimeout string, statements []statement) *pgx.Batch {
 	b := &pgx.Batch{}
 	b.Queue(beginSQL)
-	b.Queue(settingsSQL, milliseconds(limit))
+	b.Queue(settings, statementTimeout)
 	for _, st := range statements {
 		q := b.Queue(st.sql, st.args...)
 		if st.rows != nil {
@@ -85,12 +106,7 @@ func (s *session) round(ctx context.Context, limit time.Duration, statements ...
 		}
 	}
 	b.Queue(commitSQL)
-	start := time.Now()
-	if err := s.conn.SendBatch(ctx, b).Close(); err != nil {
-		return s.failed(ctx, err)
-	}
-	s.measure(time.Since(start))
-	return nil
+	return b
 }
 
 // open connects if there is no connection. Its error is recognised by isLost.

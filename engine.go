@@ -52,6 +52,8 @@ type engine struct {
 	claimSignal, recordSignal, watchSignal signal // wake the three
 	changed                                signal // something that a shutdown waits for
 
+	listener *listener // nil when polling only
+
 	// The recorder's own.
 	far      map[int64]farClaim
 	sweep    sweep
@@ -87,6 +89,12 @@ type engine struct {
 	counts           counters
 
 	claimsAway, resultsAway outage
+
+	// See notify.go.
+	listening bool // notifications arrive
+	deafSaid  bool // that they don't has been logged
+	ping      ping
+	peers     int // live workers, this one included
 }
 
 // counters are what this engine has done; see rebase.workers.

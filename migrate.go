@@ -22,7 +22,7 @@ import (
 // and then begins again, so that it never stands in front of a busy queue.
 
 // minVersion is the oldest schema that this binary can work on.
-const minVersion = 1
+const minVersion = 2
 
 // migrateLock is the advisory lock's key: the ASCII bytes of "rebase".
 const migrateLock = 0x726562617365

@@ -5,6 +5,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // The recorder does everything over the second connection: it writes results, renews
@@ -163,7 +165,7 @@ func (e *engine) recordResults(ctx context.Context, now time.Time) (did bool, er
 
 // renewDuty renews, and keeps count of how long the database has been reachable.
 func (e *engine) renewDuty(ctx context.Context, now time.Time) error {
-	e.set(&e.duties.renew, now.Add(e.w.opts.VisibilityTimeout/3))
+	e.set(&e.duties.renew, now.Add(min(e.w.opts.VisibilityTimeout/3, pingPeriod)))
 	if err := e.renew(ctx); err != nil {
 		e.set(&e.duties.renew, now.Add(min(e.w.opts.VisibilityTimeout/15, time.Second)))
 		e.set(&e.trusted, time.Time{})
@@ -183,8 +185,14 @@ func (e *engine) heartbeat() statement {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	host, _ := os.Hostname() // a label; "" will do
-	return statement{sql: heartbeatSQL, args: []any{
-		e.id, strings.ToValidUTF8(host, "?"), e.names, e.w.opts.Concurrency, interval(e.w.opts.VisibilityTimeout), e.counts.json(),
+	args := []any{e.id, strings.ToValidUTF8(host, "?"), e.names, e.w.opts.Concurrency, interval(e.w.opts.VisibilityTimeout), e.counts.json()}
+	return statement{heartbeatSQL, args, func(rows pgx.Rows) error {
+		var n int
+		_, err := pgx.ForEachRow(rows, []any{&n}, func() error { return nil })
+		e.mu.Lock()
+		e.peers = n
+		e.mu.Unlock()
+		return err
 	}}
 }
 

@@ -40,12 +40,15 @@ update rebase.claims
 set locked_until = now() + $2::interval
 where token = any($1::bigint[])`
 
-// heartbeatSQL keeps the worker's row.
+// heartbeatSQL keeps the worker's row, and tells how many are alive.
 const heartbeatSQL = `
-insert into rebase.workers (id, host, tasks, concurrency, lease, counters)
-values ($1, $2, $3::text[], $4, $5::interval, $6::jsonb)
-on conflict (id) do update
-set seen_at = now(), counters = excluded.counters`
+with beat as (
+  insert into rebase.workers (id, host, tasks, concurrency, lease, counters)
+  values ($1, $2, $3::text[], $4, $5::interval, $6::jsonb)
+  on conflict (id) do update
+  set seen_at = now(), counters = excluded.counters
+)
+select count(*) from rebase.workers w where w.seen_at > now() - interval '2 minutes'`
 
 // A renewal is what one round is to extend.
 type renewal struct {
@@ -62,7 +65,8 @@ const renewRows = 2000
 func (e *engine) renew(ctx context.Context) error {
 	sent := time.Now()
 	r := e.takeRenewal()
-	statements := []statement{e.heartbeat()}
+	statements, nonce := e.pingStatement()
+	statements = append(statements, e.heartbeat())
 	for lo := 0; lo < len(r.attempts); lo += renewRows {
 		statements = append(statements, e.renewStatement(r, r.attempts[lo:min(lo+renewRows, len(r.attempts))], sent))
 	}
@@ -70,6 +74,7 @@ func (e *engine) renew(ctx context.Context) error {
 	if err := e.results.round(ctx, e.roundLimit(), statements...); err != nil {
 		return err
 	}
+	e.pingSent(nonce)
 	missing := e.renewed(r, sent)
 	if len(missing) == 0 {
 		return nil
@@ -195,4 +200,20 @@ func (e *engine) lostLeases(lost []*attempt, causes []error) {
 		events = append(events, e.event(kind, a, causes[i]))
 	}
 	e.events.add(events...)
+}
+
+// cancelled makes the recorder ask at once about the jobs that it holds, if the cancelled
+// one is among them.
+func (e *engine) cancelled(id int64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, c := range e.held {
+		for i := range c.attempts {
+			if c.attempts[i].job.ID == id {
+				e.duties.renew = time.Time{}
+				e.recordSignal.set()
+				return
+			}
+		}
+	}
 }

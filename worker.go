@@ -282,6 +282,9 @@ func newEngine(ctx context.Context, w *Worker, once bool) *engine {
 		e.tasks, e.names = append(e.tasks, s), append(e.names, t.name)
 		e.byName[t.name], e.intern[t.name] = s, t.name
 	}
+	if !once && !w.opts.PollOnly && len(w.tasks) > 0 {
+		e.listener = &listener{e: e, connect: w.listenConnect()}
+	}
 	e.duties.tokens, e.duties.unserved = never, time.Now().Add(5*time.Second)
 	return e
 }
@@ -300,12 +303,18 @@ func (e *engine) work(ctx context.Context) error {
 	claimer.Go(e.claimLoop)
 	others.Go(e.recordLoop)
 	others.Go(e.watchLoop)
+	if e.listener != nil {
+		others.Go(e.listenLoop)
+	}
 	others.Go(e.debugLoop)
 	e.untilStop(ctx)
 	hard := time.Now().Add(e.w.opts.ShutdownTimeout)
 	err := e.shutDown(&claimer, hard)
 	e.q.removeEngine(e)
 	close(e.quit)
+	if e.listener != nil {
+		e.listener.poke()
+	}
 	timer := time.AfterFunc(time.Until(hard), e.hardEnd) // a round under way ends by itself, or now
 	others.Wait()
 	timer.Stop()

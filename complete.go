@@ -1,0 +1,105 @@
+package rebase
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Completion in the handler's own transaction: the job's end and its effect are one
+// commit. The update matches id and fence, so an attempt that has lost its claim gets
+// ErrLeaseLost and can roll its effect back. What the handler returns afterwards only
+// matters if the transaction was not committed; the row tells, by its fence.
+
+// completeTxSQL runs in the caller's transaction, whose start may be long ago: hence
+// statement_timestamp(), and names with their schema.
+const completeTxSQL = `
+update rebase.jobs
+set status = 'succeeded',
+  fence = pg_catalog.int8um(fence),
+  finished_at = pg_catalog.statement_timestamp(),
+  updated_at = pg_catalog.statement_timestamp(),
+  started_at = coalesce(started_at, pg_catalog.statement_timestamp()),
+  locked_until = null,
+  crashes = 0,
+  setbacks = 0,
+  history = case
+    when history is null then null
+    else pg_catalog.jsonb_concat(
+      case when pg_catalog.jsonb_array_length(history) operator(pg_catalog.>=) 20 then history operator(pg_catalog.-) 0 else history end,
+      pg_catalog.jsonb_build_object('attempt', attempts, 'run', runs, 'started_at', started_at,
+        'ended_at', pg_catalog.statement_timestamp(), 'worker', locked_by, 'outcome', 'succeeded', 'error', ''))
+  end
+where id operator(pg_catalog.=) $1 and fence operator(pg_catalog.=) $2
+returning id`
+
+// CompleteTx ends the job as succeeded in the handler's own transaction, so that its
+// effect in the database happens exactly once. Call it last, just before the commit: from
+// then on the transaction holds the job's row.
+//
+// Committed, the job has succeeded whatever the handler returns. If the transaction is
+// not committed, an error of the handler is an ordinary failure, and nil is the failure
+// "the transaction of CompleteTx was not committed".
+//
+// It returns ErrLeaseLost if the attempt no longer holds the job: roll back then.
+func (j *Job) CompleteTx(ctx context.Context, tx pgx.Tx) error {
+	if err := j.completing(); err != nil {
+		return err
+	}
+	var id int64
+	err := tx.QueryRow(ctx, completeTxSQL, j.ID, j.Fence).Scan(&id)
+	return j.completed(err, errors.Is(err, pgx.ErrNoRows))
+}
+
+// SQLTx is what EnqueueSQL and CompleteSQL need of a transaction: *sql.Tx has it, and
+// so have those of sqlx, bun and others.
+type SQLTx interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// CompleteSQL is CompleteTx for database/sql, through pgx's stdlib driver.
+func (j *Job) CompleteSQL(ctx context.Context, tx SQLTx) error {
+	if err := j.completing(); err != nil {
+		return err
+	}
+	rows, err := tx.QueryContext(ctx, completeTxSQL, j.ID, j.Fence)
+	if err != nil {
+		return j.completed(err, false)
+	}
+	defer rows.Close()
+	found := rows.Next()
+	return j.completed(errors.Join(rows.Err(), rows.Close()), !found && rows.Err() == nil)
+}
+
+// completing marks the attempt before the statement is sent: if its reply is lost, the
+// row must be asked.
+func (j *Job) completing() error {
+	a := j.attempt
+	if a == nil {
+		return errors.New("rebase: CompleteTx: the job was not given to a handler by a worker")
+	}
+	a.engine.mu.Lock()
+	defer a.engine.mu.Unlock()
+	if a.abandoned || a.state != stateRunning {
+		return ErrLeaseLost
+	}
+	a.completing = true
+	return nil
+}
+
+func (j *Job) completed(err error, lost bool) error {
+	if lost {
+		a := j.attempt
+		a.engine.mu.Lock()
+		a.completing = false
+		a.engine.mu.Unlock()
+		return ErrLeaseLost
+	}
+	if err != nil {
+		return fmt.Errorf("rebase: CompleteTx: %w", err)
+	}
+	return nil
+}

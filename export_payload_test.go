@@ -1,0 +1,19 @@
+package rebase
+
+// The unexported functions that the black-box tests of payloads and texts call.
+var (
+	EncodePayload = encodePayload
+	CheckText     = checkText
+	CheckTask     = checkTask
+	CheckLane     = checkLane
+	EncodeMeta    = encodeMeta
+	Storable      = storable
+	ErrorText     = errorText
+)
+
+// CheckJSON is the pass over the bytes alone.
+func CheckJSON(b []byte) string {
+	c := jsonCheck{b: b}
+	_, why := c.run()
+	return why
+}
