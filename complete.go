@@ -2,7 +2,6 @@ package rebase
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 
@@ -52,26 +51,6 @@ func (j *Job) CompleteTx(ctx context.Context, tx pgx.Tx) error {
 	var id int64
 	err := tx.QueryRow(ctx, completeTxSQL, j.ID, j.Fence).Scan(&id)
 	return j.completed(err, errors.Is(err, pgx.ErrNoRows))
-}
-
-// SQLTx is what EnqueueSQL and CompleteSQL need of a transaction: *sql.Tx has it, and
-// so have those of sqlx, bun and others.
-type SQLTx interface {
-	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-}
-
-// CompleteSQL is CompleteTx for database/sql, through pgx's stdlib driver.
-func (j *Job) CompleteSQL(ctx context.Context, tx SQLTx) error {
-	if err := j.completing(); err != nil {
-		return err
-	}
-	rows, err := tx.QueryContext(ctx, completeTxSQL, j.ID, j.Fence)
-	if err != nil {
-		return j.completed(err, false)
-	}
-	defer rows.Close()
-	found := rows.Next()
-	return j.completed(errors.Join(rows.Err(), rows.Close()), !found && rows.Err() == nil)
 }
 
 // completing marks the attempt before the statement is sent: if its reply is lost, the

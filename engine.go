@@ -99,7 +99,17 @@ type engine struct {
 
 // counters are what this engine has done; see rebase.workers.
 type counters struct {
-	Claims, Claimed, Succeeded, Failed, Dead, Snoozed, Cancelled, Setbacks, Released, Lost, Reaped int64
+	Claims    int64 `json:"claims"` // statements
+	Claimed   int64 `json:"claimed"`
+	Succeeded int64 `json:"succeeded"`
+	Failed    int64 `json:"failed"` // attempts that will be tried again
+	Dead      int64 `json:"dead"`
+	Snoozed   int64 `json:"snoozed"`
+	Cancelled int64 `json:"cancelled"`
+	Setbacks  int64 `json:"setbacks"`
+	Released  int64 `json:"released"`
+	Lost      int64 `json:"lost"`
+	Reaped    int64 `json:"reaped"`
 }
 
 // A taskState is a task in the engine. The engine's lock guards it.

@@ -80,7 +80,12 @@ const jobColumns = `j.id, j.fence, j.task, j.lane, j.payload, j.meta, j.status, 
 // readJob reads the current row into j. It leaves rows usable when it fails.
 // intern maps names that come again and again to one string.
 func readJob(rows pgx.Rows, j *Job, intern map[string]string) error {
-	r := rowReader{raw: rows.RawValues(), fields: rows.FieldDescriptions(), types: rows.Conn().TypeMap()}
+	return readJobAt(rows, 0, j, intern)
+}
+
+// readJobAt is readJob for a row in which other columns come first.
+func readJobAt(rows pgx.Rows, first int, j *Job, intern map[string]string) error {
+	r := rowReader{raw: rows.RawValues(), fields: rows.FieldDescriptions(), types: rows.Conn().TypeMap(), next: first}
 	j.ID, j.Fence = r.int(), r.int()
 	j.Task, j.Lane = r.text(intern), r.text(intern)
 	j.Payload = r.json()
@@ -223,4 +228,19 @@ func (r *rowReader) timePtr() *time.Time {
 		return nil
 	}
 	return new(r.time())
+}
+
+// bool reads a boolean; null is false.
+func (r *rowReader) bool() bool {
+	var b bool
+	r.scan(&b)
+	return b
+}
+
+// scan reads anything, for columns that are not on a hot path; null leaves dest alone.
+func (r *rowReader) scan(dest any) {
+	raw, _, oid := r.value()
+	if raw != nil {
+		r.fail(r.types.Scan(oid, r.fields[r.next-1].Format, raw, dest))
+	}
 }

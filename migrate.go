@@ -191,7 +191,7 @@ select pg_catalog.current_setting('server_encoding'),
     from (values ('jobs', 'select'), ('jobs', 'insert'), ('jobs', 'update'), ('jobs', 'delete'),
       ('claims', 'select'), ('claims', 'insert'), ('claims', 'update'), ('claims', 'delete'),
       ('workers', 'select'), ('workers', 'insert'), ('workers', 'update'), ('workers', 'delete'),
-      ('paused', 'select')) w(name, privilege)
+      ('counters', 'select'), ('counters', 'insert'), ('counters', 'update'), ('counters', 'delete'), ('paused', 'select')) w(name, privilege)
     where not pg_catalog.has_table_privilege(pg_catalog.concat('rebase.', w.name), w.privilege)), '')`
 
 func checkServer(ctx context.Context, db querier, version int) error {

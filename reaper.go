@@ -85,8 +85,31 @@ and not exists (
   join rebase.jobs j on j.id = i.id and j.fence = k.token
 )`
 
-// deadWorkersSQL forgets workers that have not been seen for long.
-const deadWorkersSQL = `delete from rebase.workers w where w.seen_at < now() - greatest(3 * w.lease, interval '1 hour')`
+// deadWorkersSQL forgets workers that have not been seen for long, and keeps their counts.
+const deadWorkersSQL = `
+with gone as (
+  delete from rebase.workers w
+  where w.seen_at < now() - greatest(3 * w.lease, interval '1 hour')
+  returning w.counters
+)` + foldSQL
+
+// foldSQL adds the counters of workers that are gone to those that stay.
+const foldSQL = `
+insert into rebase.counters as c (hour, name, value)
+select date_trunc('hour', now(), 'UTC'), n.key, sum(n.value::bigint)
+from gone
+cross join lateral jsonb_each_text(gone.counters) n
+where n.value <> '0' and n.key <> 'abandoned'
+group by n.key
+on conflict (hour, name) do update
+set value = c.value + excluded.value`
+
+// expiredCountSQL counts leases that ran out where the count outlives this worker.
+const expiredCountSQL = `
+insert into rebase.counters as c (hour, name, value)
+values (date_trunc('hour', now(), 'UTC'), 'lease_expired', $1)
+on conflict (hour, name) do update
+set value = c.value + excluded.value`
 
 // A farClaim is a claim whose lease ends too far in the future.
 type farClaim struct {
@@ -170,6 +193,11 @@ func (e *engine) reapClaims(ctx context.Context, tokens []int64, evenFar bool) e
 			return err
 		}
 		e.tellReaped(reaped)
+		if len(reaped) > 0 {
+			if err := e.results.round(ctx, e.roundLimit(), statement{sql: expiredCountSQL, args: []any{len(reaped)}}); err != nil {
+				return err
+			}
+		}
 		tokens = tokens[n:]
 	}
 	return nil

@@ -185,7 +185,7 @@ func (e *engine) heartbeat() statement {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	host, _ := os.Hostname() // a label; "" will do
-	args := []any{e.id, strings.ToValidUTF8(host, "?"), e.names, e.w.opts.Concurrency, interval(e.w.opts.VisibilityTimeout), e.counts.json()}
+	args := []any{e.id, strings.ToValidUTF8(host, "?"), e.names, e.w.opts.Concurrency, interval(e.w.opts.VisibilityTimeout), e.w.limits(), e.countersJSON()}
 	return statement{heartbeatSQL, args, func(rows pgx.Rows) error {
 		var n int
 		_, err := pgx.ForEachRow(rows, []any{&n}, func() error { return nil })

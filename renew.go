@@ -43,8 +43,8 @@ where token = any($1::bigint[])`
 // heartbeatSQL keeps the worker's row, and tells how many are alive.
 const heartbeatSQL = `
 with beat as (
-  insert into rebase.workers (id, host, tasks, concurrency, lease, counters)
-  values ($1, $2, $3::text[], $4, $5::interval, $6::jsonb)
+  insert into rebase.workers (id, host, tasks, concurrency, lease, limits, counters)
+  values ($1, $2, $3::text[], $4, $5::interval, $6::jsonb, $7::jsonb)
   on conflict (id) do update
   set seen_at = now(), counters = excluded.counters
 )

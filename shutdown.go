@@ -70,12 +70,20 @@ func (e *engine) endHandlers() {
 	}
 }
 
+// goodbyeSQL folds the last counters, which are newer than those in the row.
+const goodbyeSQL = `
+with gone as (
+  delete from rebase.workers w
+  where w.id = $1
+  returning $2::jsonb as counters
+)` + foldSQL
+
 // goodbye removes the worker's row and closes the connections.
 func (e *engine) goodbye(ctx context.Context) {
 	ctx, cancel := bookkeeping(ctx, time.Second)
 	defer cancel()
 	if e.results.conn != nil {
-		err := e.results.round(ctx, time.Second, statement{sql: `delete from rebase.workers where id = $1`, args: []any{e.id}})
+		err := e.results.round(ctx, time.Second, statement{sql: goodbyeSQL, args: []any{e.id, e.countersJSON()}})
 		if err != nil {
 			e.log.Info("rebase: the worker's row could not be removed; it will be seen as dead", "worker", e.id, "error", err)
 		}

@@ -29,7 +29,7 @@ with recursive found (task) as (
 select f.task
 from found f
 where f.task is not null
-and not exists (select from rebase.workers w where w.tasks @> array[f.task] and w.seen_at > now() - w.lease)
+and not exists (select from rebase.workers w where w.tasks @> array[f.task] and ` + aliveSQL + `)
 and exists (
   select from rebase.jobs p
   where p.finished_at is null and p.crashes = 0 and p.status = 'pending'

@@ -357,8 +357,28 @@ func (e *engine) untilStop(ctx context.Context) {
 	}
 }
 
-func (c counters) json() string {
-	raw, _ := json.Marshal(c) // a struct of integers
+// limits are those of tasks that differ from the worker's, for rebase.workers.
+func (w *Worker) limits() string {
+	type limit struct {
+		Slots int `json:"slots"`
+		Lane  int `json:"lane"`
+	}
+	all := map[string]limit{}
+	for _, t := range w.tasks {
+		if t.limit != w.opts.Concurrency || t.laneLimit > 0 {
+			all[t.name] = limit{t.limit, t.laneLimit}
+		}
+	}
+	raw, _ := json.Marshal(all) // strings and integers
+	return string(raw)
+}
+
+// countersJSON is what the worker's row says. The engine's lock is held.
+func (e *engine) countersJSON() string {
+	raw, _ := json.Marshal(struct {
+		counters
+		Abandoned int `json:"abandoned"`
+	}{e.counts, e.abandoned}) // integers
 	return string(raw)
 }
 

@@ -90,8 +90,19 @@ create table rebase.workers (
   lease       interval not null,
   started_at  timestamptz not null default now(),
   seen_at     timestamptz not null default now(),
+  -- Per task, where it differs: {"task": {"slots": 2, "lane": 1}}.
+  limits      jsonb not null default '{}',
+  -- What it has done since its start, and what it sees now.
   counters    jsonb not null default '{}'
 ) with (fillfactor = 50);
+
+-- Counts that outlive the workers that made them: a row an hour and name.
+create table rebase.counters (
+  hour  timestamptz not null,
+  name  text collate "C" not null,
+  value bigint not null,
+  primary key (hour, name)
+);
 
 -- Tasks that nobody claims until they are resumed.
 create table rebase.paused (

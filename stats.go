@@ -1,0 +1,275 @@
+package rebase
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Stats: how the queue is doing, from the tables alone, and cheap by construction. No
+// statement counts history: live rows are counted over partial indexes up to a cap, what
+// runs is listed in rebase.claims, and what was done is kept in counters. Besides it tells
+// what makes a queue sick from outside: an old snapshot that keeps dead rows, a full
+// notification queue, and waiting for locks.
+
+// StatsCap is where counting stops: a count that reaches it means "at least".
+const StatsCap = 10_000
+
+// Stats is what Queue.Stats returns.
+type Stats struct {
+	At      time.Time // the database's clock
+	Tasks   []TaskStats
+	Workers []WorkerStats // alive
+
+	// DeadLetters is the number of failed jobs, up to StatsCap.
+	DeadLetters int
+	// LeaseExpirations are jobs taken back from workers that stopped renewing, in this
+	// hour and the one before.
+	LeaseExpirations int64
+	// MissedSlots are the slots of schedules that did not fire, in all.
+	MissedSlots int64
+	// AbandonedHandlers run on although their attempt has timed out or its lease was
+	// lost, over all live workers.
+	AbandonedHandlers int
+	// Totals are counts since the counters began, by name: "succeeded", "failed", "dead",
+	// "claims" and so on, of workers that are gone and of those alive.
+	Totals map[string]int64
+
+	// LockWaits are sessions that wait for a lock while they use the queue's tables.
+	LockWaits int
+	// NotificationQueue is how full PostgreSQL's notification queue is, from 0 to 1. At 1
+	// enqueues that notify fail.
+	NotificationQueue float64
+	// Horizon is who holds the oldest snapshot: what has ended since can't be vacuumed.
+	// Nil if nobody does.
+	Horizon *Horizon
+}
+
+// TaskStats are the live jobs of a task. The counts are of the first StatsCap of its
+// unfinished jobs.
+type TaskStats struct {
+	Task         string
+	Ready        int           // due, waiting for a slot
+	Scheduled    int           // due later
+	Running      int           // begun
+	ClaimedAhead int           // held by a worker, not begun
+	Retrying     int           // of Ready and Scheduled: at least one attempt was used
+	Capped       bool          // there are more unfinished jobs than were counted
+	OldestReady  time.Duration // how long the oldest ready job has been due
+	Attempts     map[int]int   // unfinished jobs by attempts used
+	DeadLetters  int           // of the first StatsCap dead letters
+	Workers      int           // live workers that serve it
+	Slots        int           // how many of its jobs can run at once, over all live workers
+	Paused       bool
+}
+
+// WorkerStats is a live worker.
+type WorkerStats struct {
+	ID          string
+	Host        string
+	Tasks       []string
+	Concurrency int
+	StartedAt   time.Time
+	SeenAt      time.Time
+	Counters    map[string]int64
+}
+
+// A Horizon is the holder of the oldest snapshot.
+type Horizon struct {
+	Kind   string    // "session", "replication slot" or "prepared transaction"
+	Holder string    // application name, slot or transaction identifier
+	PID    int       // of a session, 0 otherwise
+	Since  time.Time // zero if unknown
+	XIDs   int64     // transactions begun since
+}
+
+// Unserved are the tasks that have jobs which are due and no live worker.
+func (s *Stats) Unserved() []string {
+	var tasks []string
+	for _, t := range s.Tasks {
+		if t.Ready > 0 && t.Workers == 0 {
+			tasks = append(tasks, t.Task)
+		}
+	}
+	return tasks
+}
+
+// taskStatsSQL finds the tasks by a loose scan of jobs_unfinished and looks at the first
+// $1 jobs of each; reaped jobs and dead letters are few, and looked at as a whole.
+const taskStatsSQL = `
+with recursive found (task) as (
+  (select p.task from rebase.jobs p where p.finished_at is null and p.crashes = 0 order by p.task limit 1)
+  union all
+  select (
+    select p.task from rebase.jobs p
+    where p.finished_at is null and p.crashes = 0 and p.task > f.task
+    order by p.task limit 1)
+  from found f
+  where f.task is not null
+), dead as materialized (
+  select d.task, count(*)::int as n
+  from (select p.task from rebase.jobs p where p.dead order by p.finished_at desc limit $1) d
+  group by d.task
+), live as (
+  select f.task from found f where f.task is not null
+  union
+  (select p.task from rebase.jobs p where p.finished_at is null and p.crashes > 0 limit $1)
+  union
+  select dead.task from dead
+)
+select live.task, c.ready, c.scheduled, c.running, c.ahead, c.retrying, c.n > $1::int, coalesce(c.oldest_us, 0), coalesce(a.attempts, '{}'::jsonb),
+  coalesce(dead.n, 0), coalesce(s.workers, 0), coalesce(s.slots, 0), exists (select from rebase.paused z where z.task = live.task)
+from live
+left join dead on dead.task = live.task
+cross join lateral (
+  select
+    count(*)::int as n,
+    (count(*) filter (where x.status = 'pending' and x.run_at <= now()))::int as ready,
+    (count(*) filter (where x.status = 'pending' and x.run_at > now()))::int as scheduled,
+    (count(*) filter (where x.status = 'running' and x.started_at is not null))::int as running,
+    (count(*) filter (where x.status = 'running' and x.started_at is null))::int as ahead,
+    (count(*) filter (where x.status = 'pending' and x.attempts > 0))::int as retrying,
+    (extract(epoch from now() - min(x.run_at) filter (where x.status = 'pending' and x.run_at <= now())) * 1000000)::bigint as oldest_us,
+    array_agg(x.attempts) as attempts
+  from (
+    (select p.status, p.run_at, p.started_at, p.attempts
+    from rebase.jobs p
+    where p.finished_at is null and p.crashes = 0 and p.task = live.task
+    order by p.task, p.lane, p.run_at, p.id
+    limit $1::int + 1)
+    union all
+    (select p.status, p.run_at, p.started_at, p.attempts
+    from rebase.jobs p
+    where p.finished_at is null and p.crashes > 0 and p.task = live.task
+    limit $1::int)
+  ) x
+) c
+left join lateral (
+  select jsonb_object_agg(g.attempts, g.n) as attempts
+  from (select u.attempts, count(*) as n from unnest(c.attempts) u (attempts) group by u.attempts) g
+) a on true
+left join lateral (
+  select count(*)::int as workers, sum(least(w.concurrency, coalesce((w.limits -> live.task ->> 'slots')::int, w.concurrency)))::int as slots
+  from rebase.workers w
+  where w.tasks @> array[live.task] and ` + aliveSQL + `
+) s on true
+order by live.task`
+
+// aliveSQL: a worker says that it lives every 30 s, or at every third of its lease if that is
+// shorter; three silences make it dead.
+const aliveSQL = `w.seen_at > now() - least(w.lease, interval '90 seconds')`
+
+const workerStatsSQL = `
+select w.id, w.host, w.tasks, w.concurrency, w.started_at, w.seen_at, w.counters
+from rebase.workers w
+where ` + aliveSQL + `
+order by w.id`
+
+const totalsSQL = `
+select c.name, sum(c.value)::bigint, coalesce(sum(c.value) filter (where c.hour >= date_trunc('hour', now(), 'UTC') - interval '1 hour'), 0)::bigint
+from rebase.counters c
+group by c.name`
+
+const healthSQL = `
+select now(),
+  (select count(*)::int from (select from rebase.jobs p where p.dead limit $1) d),
+  (select count(distinct l.pid)::int
+    from pg_locks l
+    join pg_stat_activity a on a.pid = l.pid
+    where a.wait_event_type = 'Lock'
+    and l.relation in ('rebase.jobs'::regclass, 'rebase.claims'::regclass, 'rebase.workers'::regclass)),
+  pg_notification_queue_usage()`
+
+const horizonSQL = `
+select h.kind, h.holder, h.pid, h.since, h.age
+from (
+  select 'session' as kind, coalesce(nullif(a.application_name, ''), a.backend_type, '') as holder, a.pid, a.xact_start as since, age(a.backend_xmin)::bigint as age
+  from pg_stat_activity a
+  where a.backend_xmin is not null and a.pid <> pg_backend_pid()
+  union all
+  select 'replication slot', s.slot_name::text, coalesce(s.active_pid, 0), null, greatest(age(s.xmin), age(s.catalog_xmin))::bigint
+  from pg_replication_slots s
+  where s.xmin is not null or s.catalog_xmin is not null
+  union all
+  select 'prepared transaction', p.gid, 0, p.prepared, age(p.transaction)::bigint
+  from pg_prepared_xacts p
+) h
+where h.age > 0
+order by h.age desc, h.since
+limit 1`
+
+// Stats returns how the queue is doing.
+func (q *Queue) Stats(ctx context.Context) (*Stats, error) {
+	s := &Stats{Totals: map[string]int64{}}
+	err := q.round(ctx,
+		statement{taskStatsSQL, []any{StatsCap}, s.readTasks},
+		statement{workerStatsSQL, nil, s.readWorkers},
+		statement{totalsSQL, nil, s.readTotals},
+		statement{healthSQL, []any{StatsCap}, func(rows pgx.Rows) error {
+			_, err := pgx.ForEachRow(rows, []any{&s.At, &s.DeadLetters, &s.LockWaits, &s.NotificationQueue}, func() error { return nil })
+			return err
+		}},
+		statement{horizonSQL, nil, s.readHorizon},
+	)
+	if err != nil {
+		return nil, fmt.Errorf("rebase: stats: %w", err)
+	}
+	return s, nil
+}
+
+func (s *Stats) readTasks(rows pgx.Rows) error {
+	var t TaskStats
+	var oldest int64
+	_, err := pgx.ForEachRow(rows, []any{&t.Task, &t.Ready, &t.Scheduled, &t.Running, &t.ClaimedAhead, &t.Retrying, &t.Capped, &oldest,
+		&t.Attempts, &t.DeadLetters, &t.Workers, &t.Slots, &t.Paused}, func() error {
+		t.OldestReady = time.Duration(oldest) * time.Microsecond
+		s.Tasks = append(s.Tasks, t)
+		t = TaskStats{}
+		return nil
+	})
+	return err
+}
+
+func (s *Stats) readWorkers(rows pgx.Rows) error {
+	var w WorkerStats
+	_, err := pgx.ForEachRow(rows, []any{&w.ID, &w.Host, &w.Tasks, &w.Concurrency, &w.StartedAt, &w.SeenAt, &w.Counters}, func() error {
+		s.Workers = append(s.Workers, w)
+		s.AbandonedHandlers += int(w.Counters["abandoned"])
+		for name, n := range w.Counters {
+			if name != "abandoned" {
+				s.Totals[name] += n
+			}
+		}
+		w = WorkerStats{}
+		return nil
+	})
+	return err
+}
+
+func (s *Stats) readTotals(rows pgx.Rows) error {
+	var name string
+	var total, recent int64
+	_, err := pgx.ForEachRow(rows, []any{&name, &total, &recent}, func() error {
+		s.Totals[name] += total
+		if name == "lease_expired" {
+			s.LeaseExpirations = recent
+		}
+		return nil
+	})
+	return err
+}
+
+func (s *Stats) readHorizon(rows pgx.Rows) error {
+	var h Horizon
+	var since *time.Time
+	_, err := pgx.ForEachRow(rows, []any{&h.Kind, &h.Holder, &h.PID, &since, &h.XIDs}, func() error {
+		if since != nil {
+			h.Since = since.UTC()
+		}
+		s.Horizon = &h
+		return nil
+	})
+	return err
+}
