@@ -40,7 +40,8 @@ const (
 
 // claimSQL: the lanes of $5 and $6 in that order, of each at most $7, in the order of
 // run_at and id from its floor ($8, $9), at most $10 in all. Relies on jobs_unfinished.
-// Running rows stand in that index too, and are stepped over.
+// Running rows stand in that index too, and are stepped over. Whether the task is paused
+// is asked inside, before its rows are looked at, or they would be locked for nothing.
 const claimSQL = `
 with nothing as (select)` + claimHead + `
     select y.ctid
@@ -54,11 +55,11 @@ with nothing as (select)` + claimHead + `
       and p.task = l.task and p.lane = l.lane
       and p.run_at <= now()
       and (p.run_at, p.id) >= (l.floor_at, l.floor_id)
+      and not exists (select from rebase.paused z where z.task = l.task)
       order by p.run_at, p.id
       limit least(greatest(coalesce(l.want, 0), 0), 10000)
       for update skip locked
     ) y
-    where not exists (select from rebase.paused z where z.task = l.task)
     limit $10` + claimTail + `
 select * from c`
 
@@ -84,7 +85,12 @@ with recursive found (lane, n) as (
   select x.lane, count(*)::int as n
   from rebase.claims k
   cross join lateral unnest(k.ids) i (id)
-  join rebase.jobs x on x.id = i.id and x.fence = k.token
+  cross join lateral (
+    select p.lane, p.task
+    from rebase.jobs p
+    where p.id = i.id and p.fence = k.token
+    limit 1
+  ) x
   where $13::int > 0 and x.task = $5::text
   group by x.lane
 )` + claimHead + `
@@ -115,7 +121,8 @@ left join c on true`
 const laneLockSQL = `select pg_advisory_xact_lock(7237, hashtext($1::text))`
 
 // claimIDsSQL: the jobs of $5, as far as they are due, at most $6. For those that a
-// head look has found below a floor.
+// head look has found below a floor. "finished_at is null", which pending implies, is
+// left out: with it the planner may read all of jobs_unfinished for each id.
 const claimIDsSQL = `
 with nothing as (select)` + claimHead + `
     select y.ctid
@@ -124,7 +131,7 @@ with nothing as (select)` + claimHead + `
       select p.ctid
       from rebase.jobs p
       where p.id = u.id
-      and p.finished_at is null and p.crashes = 0 and p.status = 'pending'
+      and p.crashes = 0 and p.status = 'pending'
       and p.run_at <= now()
       and not exists (select from rebase.paused z where z.task = p.task)
       for update skip locked
@@ -149,28 +156,36 @@ with nothing as (select)` + claimHead + `
         select count(*)
         from rebase.claims k
         cross join lateral unnest(k.ids) i (id)
-        join rebase.jobs x on x.id = i.id and x.fence = k.token
+        cross join lateral (
+          select r.task, r.lane
+          from rebase.jobs r
+          where r.id = i.id and r.fence = k.token
+          limit 1
+        ) x
         where x.task = p.task and x.lane = p.lane))
+      and not exists (select from rebase.paused z where z.task = l.task)
       order by p.task, p.lane, p.run_at, p.id
       limit 1
       for update skip locked
     ) y
-    where not exists (select from rebase.paused z where z.task = l.task)
     limit 1` + claimTail + `
 select * from c`
 
 // idleSQL tells, for each task of $1, whether it has jobs in lanes, whether a job is
 // due (and so, after an empty claim, locked by somebody), and how many microseconds
-// are left until the next is.
+// are left until the next is. A plain subquery is one probe a task; exists() may be hashed
+// instead, which reads the index of all tasks.
 const idleSQL = `
 select l.ord::int,
-  exists (
-    select from rebase.jobs p
-    where p.finished_at is null and p.crashes = 0 and p.task = l.task and p.lane > ''),
-  exists (
-    select from rebase.jobs p
+  coalesce((
+    select true from rebase.jobs p
+    where p.finished_at is null and p.crashes = 0 and p.task = l.task and p.lane > ''
+    limit 1), false),
+  coalesce((
+    select true from rebase.jobs p
     where p.finished_at is null and p.crashes = 0 and p.status = 'pending' and p.task = l.task and p.lane = ''
-    and p.run_at <= now()),
+    and p.run_at <= now()
+    limit 1), false),
   (extract(epoch from least((
     select p.run_at from rebase.jobs p
     where p.finished_at is null and p.crashes = 0 and p.status = 'pending' and p.task = l.task and p.lane = ''

@@ -55,9 +55,12 @@ type engine struct {
 	listener *listener // nil when polling only
 
 	// The recorder's own.
-	far      map[int64]farClaim
-	sweep    sweep
-	unserved map[string]bool
+	far         map[int64]farClaim
+	sweep       sweep
+	declared    time.Time // when the code's schedules were last written
+	since       time.Time // the same, first, by the database's clock
+	scheduleIDs []string  // that the code declares
+	unserved    map[string]bool
 
 	mu      sync.Mutex // guards all that follows
 	tasks   []*taskState
@@ -87,6 +90,8 @@ type engine struct {
 	trusted          time.Time   // renewals have gone through without a break since; zero: they have not
 	earliest         time.Time   // the watch's next deadline; zero: none
 	counts           counters
+	beat             time.Time // when the recorder's loop last went round; zero: not yet
+	started          time.Time // when an attempt last began
 
 	claimsAway, resultsAway outage
 
@@ -231,7 +236,7 @@ func (e *engine) unbuffer(a *attempt) {
 
 // begin takes a slot for the job.
 func (e *engine) begin(a *attempt, now time.Time) {
-	a.state, a.began = stateRunning, now
+	a.state, a.began, e.started = stateRunning, now, now
 	a.lane.task.running++
 	e.running++
 	e.attempts++

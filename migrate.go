@@ -22,7 +22,7 @@ import (
 // and then begins again, so that it never stands in front of a busy queue.
 
 // minVersion is the oldest schema that this binary can work on.
-const minVersion = 2
+const minVersion = 3
 
 // migrateLock is the advisory lock's key: the ASCII bytes of "rebase".
 const migrateLock = 0x726562617365
@@ -191,7 +191,9 @@ select pg_catalog.current_setting('server_encoding'),
     from (values ('jobs', 'select'), ('jobs', 'insert'), ('jobs', 'update'), ('jobs', 'delete'),
       ('claims', 'select'), ('claims', 'insert'), ('claims', 'update'), ('claims', 'delete'),
       ('workers', 'select'), ('workers', 'insert'), ('workers', 'update'), ('workers', 'delete'),
-      ('counters', 'select'), ('counters', 'insert'), ('counters', 'update'), ('counters', 'delete'), ('paused', 'select')) w(name, privilege)
+      ('counters', 'select'), ('counters', 'insert'), ('counters', 'update'), ('counters', 'delete'), ('paused', 'select'),
+      ('schedules', 'select'), ('schedules', 'insert'), ('schedules', 'update'), ('schedules', 'delete'),
+      ('schedule_slots', 'select'), ('schedule_slots', 'insert'), ('schedule_slots', 'update'), ('schedule_slots', 'delete')) w(name, privilege)
     where not pg_catalog.has_table_privilege(pg_catalog.concat('rebase.', w.name), w.privilege)), '')`
 
 func checkServer(ctx context.Context, db querier, version int) error {

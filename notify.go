@@ -258,7 +258,7 @@ func (l *listener) heard(payload string) {
 	case "p":
 		l.e.pinged(rest)
 	case "s":
-		// schedules
+		l.e.schedulesChanged()
 	}
 }
 

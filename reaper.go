@@ -82,7 +82,12 @@ where k.token = any($1::bigint[])
 and not exists (
   select
   from unnest(k.ids) i (id)
-  join rebase.jobs j on j.id = i.id and j.fence = k.token
+  cross join lateral (
+    select
+    from rebase.jobs p
+    where p.id = i.id and p.fence = k.token
+    limit 1
+  ) j
 )`
 
 // deadWorkersSQL forgets workers that have not been seen for long, and keeps their counts.
@@ -305,10 +310,16 @@ const reapedDueSQL = `
 select exists (
   select
   from unnest($1::text[]) l (task)
-  join rebase.jobs p on p.task = l.task
-  where p.finished_at is null and p.crashes > 0
-  and p.status = 'pending'
-  and p.run_at <= now())`
+  cross join lateral (
+    select
+    from rebase.jobs p
+    where p.finished_at is null and p.crashes > 0
+    and p.status = 'pending'
+    and p.task = l.task
+    and p.run_at <= now()
+    limit 1
+  ) x
+)`
 
 // reapedDuty is of use only while the buffer is never empty: idle looks ask too.
 func (e *engine) reapedDuty(ctx context.Context, now time.Time) error {

@@ -26,6 +26,7 @@ type duties struct {
 	purge    time.Time
 	unserved time.Time
 	tokens   time.Time
+	fire     time.Time
 }
 
 func (e *engine) recordLoop() {
@@ -71,6 +72,7 @@ func (e *engine) untrusted() {
 // recordNext does one thing, or says how long there is nothing to do.
 func (e *engine) recordNext() (did bool, wait time.Duration, err error) {
 	ctx, now := e.base, time.Now()
+	e.set(&e.beat, now)
 	if e.due(&e.duties.renew, now) {
 		return true, 0, e.renewDuty(ctx, now)
 	}
@@ -79,6 +81,7 @@ func (e *engine) recordNext() (did bool, wait time.Duration, err error) {
 		do func(context.Context, time.Time) error
 	}{
 		{&e.duties.tokens, e.tokenDuty},
+		{&e.duties.fire, e.fireDuty},
 		{&e.duties.heads, e.headDuty},
 		{&e.duties.reap, e.reapDuty},
 		{&e.duties.reapedAt, e.reapedDuty},
@@ -118,7 +121,7 @@ func (e *engine) untilDuty(now time.Time) time.Duration {
 	defer e.mu.Unlock()
 	d := &e.duties
 	next := never
-	for _, t := range []time.Time{d.renew, d.heads, d.reap, d.reapedAt, d.purge, d.unserved, d.tokens} {
+	for _, t := range []time.Time{d.renew, d.heads, d.reap, d.reapedAt, d.purge, d.unserved, d.tokens, d.fire} {
 		next = earlier(next, t)
 	}
 	for _, l := range e.later {

@@ -90,7 +90,7 @@ select w.id, w.status, (select count(asked.answer) from asked) from w`
 const answerSQL = `
 select u.ord::int, j.fence, j.status
 from unnest($1::bigint[]) with ordinality u (id, ord)
-left join rebase.jobs j on j.id = u.id`
+left join lateral (select x.fence, x.status from rebase.jobs x where x.id = u.id limit 1) j on true`
 
 // overSQL deletes the ledger's rows of claims whose last job has ended.
 const overSQL = `delete from rebase.claims where token = any($1::bigint[])`

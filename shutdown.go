@@ -123,7 +123,10 @@ func (e *engine) onceFailed(err error) bool {
 	return true
 }
 
-// reapFirst takes back, for RunOnce, what has expired.
+// reapFirst takes back, for RunOnce, what has expired, and fires what is due.
 func (e *engine) reapFirst() error {
-	return e.reap(e.base, 365*24*time.Hour)
+	if err := e.reap(e.base, 365*24*time.Hour); err != nil {
+		return err
+	}
+	return e.fireDuty(e.base, time.Now())
 }

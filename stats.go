@@ -180,7 +180,8 @@ select now(),
     join pg_stat_activity a on a.pid = l.pid
     where a.wait_event_type = 'Lock'
     and l.relation in ('rebase.jobs'::regclass, 'rebase.claims'::regclass, 'rebase.workers'::regclass)),
-  pg_notification_queue_usage()`
+  pg_notification_queue_usage(),
+  (select coalesce(sum(s.missed), 0)::bigint from rebase.schedules s)`
 
 const horizonSQL = `
 select h.kind, h.holder, h.pid, h.since, h.age
@@ -208,7 +209,7 @@ func (q *Queue) Stats(ctx context.Context) (*Stats, error) {
 		statement{workerStatsSQL, nil, s.readWorkers},
 		statement{totalsSQL, nil, s.readTotals},
 		statement{healthSQL, []any{StatsCap}, func(rows pgx.Rows) error {
-			_, err := pgx.ForEachRow(rows, []any{&s.At, &s.DeadLetters, &s.LockWaits, &s.NotificationQueue}, func() error { return nil })
+			_, err := pgx.ForEachRow(rows, []any{&s.At, &s.DeadLetters, &s.LockWaits, &s.NotificationQueue, &s.MissedSlots}, func() error { return nil })
 			return err
 		}},
 		statement{horizonSQL, nil, s.readHorizon},

@@ -30,10 +30,11 @@ select f.task
 from found f
 where f.task is not null
 and not exists (select from rebase.workers w where w.tasks @> array[f.task] and ` + aliveSQL + `)
-and exists (
-  select from rebase.jobs p
+and (
+  select true from rebase.jobs p
   where p.finished_at is null and p.crashes = 0 and p.status = 'pending'
-  and p.task = f.task and p.run_at <= now() - interval '1 second')
+  and p.task = f.task and p.run_at <= now() - interval '1 second'
+  limit 1)
 limit 100`
 
 // unservedPeriod is how often a worker looks.

@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -98,10 +100,11 @@ type TaskOptions struct {
 // A Worker claims jobs and runs their handlers. One per process is the normal case. It
 // uses three connections of its own, opened like the pool's, and none of the pool.
 type Worker struct {
-	q     *Queue
-	opts  WorkerOptions
-	tasks []*taskConfig
-	names map[string]*taskConfig
+	q         *Queue
+	opts      WorkerOptions
+	tasks     []*taskConfig
+	names     map[string]*taskConfig
+	schedules map[string]*plannedSchedule
 
 	mu      sync.Mutex
 	started bool
@@ -124,7 +127,7 @@ func NewWorker(q *Queue, opts *WorkerOptions) *Worker {
 	if q == nil {
 		panic("rebase: NewWorker: nil queue")
 	}
-	w := &Worker{q: q, names: map[string]*taskConfig{}}
+	w := &Worker{q: q, names: map[string]*taskConfig{}, schedules: map[string]*plannedSchedule{}}
 	if opts != nil {
 		w.opts = *opts
 	}
@@ -276,6 +279,8 @@ func newEngine(ctx context.Context, w *Worker, once bool) *engine {
 	}
 	e.base, e.hardEnd = context.WithCancel(context.WithoutCancel(ctx))
 	e.handlers = context.WithoutCancel(ctx)
+	e.scheduleIDs = slices.AppendSeq([]string{}, maps.Keys(w.schedules))
+	slices.Sort(e.scheduleIDs)
 	e.intern[e.id] = e.id
 	for _, t := range w.tasks {
 		s := &taskState{taskConfig: t, lanes: map[string]*lane{}}
