@@ -61,6 +61,7 @@ type engine struct {
 	since       time.Time // the same, first, by the database's clock
 	scheduleIDs []string  // that the code declares
 	unserved    map[string]bool
+	orphans     orphanKey
 
 	mu      sync.Mutex // guards all that follows
 	tasks   []*taskState

@@ -14,7 +14,8 @@ import (
 // a slot fires once rests on rebase.schedule_slots, in the statement that makes the job.
 
 const (
-	firePeriod = time.Minute // between looks at schedules when nothing says otherwise
+	firePeriod = time.Minute    // between looks at schedules when nothing says otherwise
+	fireAsleep = 5 * firePeriod // the same while changes are notified
 	fireBatch  = 100
 	// fireGrace: a single slot that is late by more than this counts as missed.
 	fireGrace = time.Minute
@@ -132,7 +133,8 @@ type fireLook struct {
 
 // fireDuty fires what is due and plans the next time.
 func (e *engine) fireDuty(ctx context.Context, now time.Time) error {
-	e.set(&e.duties.fire, now.Add(firePeriod))
+	period := e.firePeriod()
+	e.set(&e.duties.fire, now.Add(period))
 	if now.Sub(e.declared) >= firePeriod {
 		if err := e.declare(ctx); err != nil {
 			return err
@@ -153,9 +155,18 @@ func (e *engine) fireDuty(ctx context.Context, now time.Time) error {
 	case len(look.due) == fireBatch:
 		e.set(&e.duties.fire, now)
 	case look.next >= 0:
-		e.set(&e.duties.fire, now.Add(min(look.next+time.Millisecond, firePeriod)))
+		e.set(&e.duties.fire, now.Add(min(look.next+time.Millisecond, period)))
 	}
 	return nil
+}
+
+func (e *engine) firePeriod() time.Duration {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.listening {
+		return fireAsleep
+	}
+	return firePeriod
 }
 
 func (e *engine) lookAtSchedules(ctx context.Context) (*fireLook, error) {

@@ -152,6 +152,7 @@ func (e *engine) reap(ctx context.Context, trusted time.Duration) error {
 
 func (e *engine) expiredClaims(ctx context.Context, trusted time.Duration) (expired, far []int64, err error) {
 	seen := map[int64]farClaim{}
+	var unserved []string
 	err = e.results.round(ctx, e.roundLimit(), statement{expiredSQL, []any{interval(trusted)}, func(rows pgx.Rows) error {
 		now := time.Now()
 		var token, lease int64
@@ -172,9 +173,10 @@ func (e *engine) expiredClaims(ctx context.Context, trusted time.Duration) (expi
 			return nil
 		})
 		return err
-	}}, statement{sql: deadWorkersSQL})
+	}}, statement{sql: deadWorkersSQL}, unservedStatement(&unserved))
 	if err == nil {
 		e.far = seen
+		e.tellUnserved(unserved)
 	}
 	return expired, far, err
 }

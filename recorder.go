@@ -27,6 +27,7 @@ type duties struct {
 	unserved time.Time
 	tokens   time.Time
 	fire     time.Time
+	orphans  time.Time
 }
 
 func (e *engine) recordLoop() {
@@ -97,6 +98,9 @@ func (e *engine) recordNext() (did bool, wait time.Duration, err error) {
 	if e.due(&e.duties.purge, now) {
 		return true, 0, e.purgeDuty(ctx, now)
 	}
+	if e.due(&e.duties.orphans, now) {
+		return true, 0, e.orphanDuty(ctx, now)
+	}
 	return false, e.untilDuty(now), nil
 }
 
@@ -121,7 +125,7 @@ func (e *engine) untilDuty(now time.Time) time.Duration {
 	defer e.mu.Unlock()
 	d := &e.duties
 	next := never
-	for _, t := range []time.Time{d.renew, d.heads, d.reap, d.reapedAt, d.purge, d.unserved, d.tokens, d.fire} {
+	for _, t := range []time.Time{d.renew, d.heads, d.reap, d.reapedAt, d.purge, d.unserved, d.tokens, d.fire, d.orphans} {
 		next = earlier(next, t)
 	}
 	for _, l := range e.later {

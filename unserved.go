@@ -37,30 +37,41 @@ and (
   limit 1)
 limit 100`
 
-// unservedPeriod is how often a worker looks.
-const unservedPeriod = time.Minute
+// unservedPeriod is how often a worker looks at the least; mostly it does along with the
+// reaper's look.
+const unservedPeriod = 2 * time.Minute
+
+// unservedStatement reads the tasks into tasks.
+func unservedStatement(tasks *[]string) statement {
+	return statement{unservedSQL, nil, func(rows pgx.Rows) (err error) {
+		*tasks, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		return err
+	}}
+}
 
 func (e *engine) unservedDuty(ctx context.Context, now time.Time) error {
-	e.set(&e.duties.unserved, now.Add(max(min(unservedPeriod, e.w.opts.VisibilityTimeout), time.Second)))
+	e.set(&e.duties.unserved, now.Add(unservedPeriod))
 	var tasks []string
-	err := e.results.round(ctx, e.roundLimit(), statement{unservedSQL, nil, func(rows pgx.Rows) (err error) {
-		tasks, err = pgx.CollectRows(rows, pgx.RowTo[string])
-		return err
-	}})
-	if err != nil {
+	if err := e.results.round(ctx, e.roundLimit(), unservedStatement(&tasks)); err != nil {
 		return err
 	}
-	now1 := map[string]bool{}
+	e.tellUnserved(tasks)
+	return nil
+}
+
+// tellUnserved logs what has changed since the last look.
+func (e *engine) tellUnserved(tasks []string) {
+	e.set(&e.duties.unserved, time.Now().Add(unservedPeriod))
+	seen := map[string]bool{}
 	for _, t := range tasks {
-		if now1[t] = true; !e.unserved[t] {
+		if seen[t] = true; !e.unserved[t] {
 			e.log.Warn("rebase: jobs are due and no live worker serves their task", "task", t, "worker", e.id)
 		}
 	}
 	for _, t := range slices.Sorted(maps.Keys(e.unserved)) {
-		if !now1[t] {
+		if !seen[t] {
 			e.log.Info("rebase: the task is served again, or has no jobs that are due", "task", t, "worker", e.id)
 		}
 	}
-	e.unserved = now1
-	return nil
+	e.unserved = seen
 }

@@ -291,6 +291,7 @@ func newEngine(ctx context.Context, w *Worker, once bool) *engine {
 		e.listener = &listener{e: e, connect: w.listenConnect()}
 	}
 	e.duties.tokens, e.duties.unserved = never, time.Now().Add(5*time.Second)
+	e.duties.orphans = time.Now().Add(10 * time.Second)
 	return e
 }
 
