@@ -99,6 +99,7 @@ type engine struct {
 	// See notify.go.
 	listening bool // notifications arrive
 	deafSaid  bool // that they don't has been logged
+	deafSince time.Time
 	ping      ping
 	peers     int // live workers, this one included
 }

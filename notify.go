@@ -55,6 +55,7 @@ const (
 	alivePeriod  = 60 * time.Second // below idle_session_timeout
 	unprovenWait = time.Minute      // before a connection that proved useless is tried again
 	rampFirst    = 50 * time.Millisecond
+	deafPatience = 5 * time.Second // before a LISTEN that fails is spoken of
 
 	// Wakes faster than this make a worker give up its locks, so that enqueues get fast
 	// again, and look at short intervals instead.
@@ -185,7 +186,7 @@ func (l *listener) prove() error {
 // make every enqueue pay for a NOTIFY. These are SETs, and so come after the proof.
 func (l *listener) settle(ctx context.Context) error {
 	_, err := l.conn.PgConn().Exec(ctx, `set tcp_keepalives_idle = 30; set tcp_keepalives_interval = 10; set tcp_keepalives_count = 3;
-		set tcp_user_timeout = 30000; set idle_session_timeout = 90000; set lock_timeout = 1000; set statement_timeout = 5000; set search_path = pg_catalog`).ReadAll()
+		set tcp_user_timeout = 30000; set idle_session_timeout = 90000; set lock_timeout = 1000; set statement_timeout = 5000; set search_path = pg_catalog, pg_temp`).ReadAll()
 	l.alive = time.Now()
 	return err
 }
@@ -480,15 +481,19 @@ func (e *engine) hears() {
 // deaf: they don't; the claimer polls meanwhile. Said once per change.
 func (e *engine) deaf(err error) {
 	e.mu.Lock()
-	away := e.resultsAway.away // then that has been said already
-	said := e.deafSaid
-	e.listening, e.deafSaid = false, said || !away
+	if e.listening || e.deafSince.IsZero() {
+		e.deafSince = time.Now()
+	}
+	// A connection that broke comes back in a moment, and while the database is away that has
+	// been said already.
+	say := !e.deafSaid && !e.resultsAway.away && (errors.Is(err, errUnproven) || time.Since(e.deafSince) > deafPatience)
+	e.listening, e.deafSaid = false, e.deafSaid || say
 	e.look.locked, e.look.proven = false, false
 	e.ping = ping{}
 	e.look.soon(time.Now())
 	e.mu.Unlock()
 	e.claimSignal.set()
-	if !said && !away {
+	if say {
 		e.log.Warn("rebase: LISTEN does not work; polling", "error", err, "worker", e.id)
 	}
 }

@@ -236,8 +236,10 @@ func (e *engine) reachable(o *outage, err error) {
 	e.mu.Unlock()
 	switch {
 	case !first:
-	case err != nil:
+	case err != nil && isLost(err):
 		e.log.Warn("rebase: the database can't be reached; trying again", "error", err, "worker", e.id)
+	case err != nil:
+		e.log.Error("rebase: the database refuses the worker's statements; trying again", "error", err, "worker", e.id)
 	default:
 		e.log.Info("rebase: the database is back", "worker", e.id)
 	}

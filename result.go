@@ -68,7 +68,7 @@ with u as materialized (
     crashes = case when u.kind = 'released' then j.crashes else 0 end,
     setbacks = case when u.kind in ('setback', 'broken') then least(j.setbacks + 1, 1000) when u.kind = 'released' then j.setbacks else 0 end,
     locked_until = null,
-    started_at = coalesce(j.started_at, now() - u.took),
+    started_at = case when u.took is null then null else coalesce(j.started_at, now() - u.took) end,
     last_error = case when u.kind = 'released' then j.last_error else coalesce(u.error, j.last_error) end,
     history = case
       when u.took is null or u.kind = 'succeeded' and j.attempts = 1 and j.history is null then j.history
@@ -99,7 +99,29 @@ const overSQL = `delete from rebase.claims where token = any($1::bigint[])`
 type record struct {
 	quick  []*attempt // first attempts that succeeded
 	others []*attempt
-	ended  map[int64]Status // by id, as the server says
+	// What the server says: the ids of quick that were written, and the others' states.
+	succeeded []int64
+	ended     map[int64]Status
+}
+
+// missed moves those of quick that were not written to others; mostly there are none.
+func (r *record) missed() {
+	if len(r.succeeded) == len(r.quick) {
+		return
+	}
+	written := make(map[int64]bool, len(r.succeeded))
+	for _, id := range r.succeeded {
+		written[id] = true
+	}
+	all := r.quick
+	r.quick = nil
+	for _, a := range all {
+		if written[a.job.ID] {
+			r.quick = append(r.quick, a)
+		} else {
+			r.others = append(r.others, a)
+		}
+	}
 }
 
 const (
@@ -175,12 +197,12 @@ func (e *engine) succeedStatement(r *record) statement {
 		ago = time.Since(oldest)
 	}
 	return statement{succeedSQL, []any{ids, fences, interval(ago)}, func(rows pgx.Rows) error {
-		var id int64
-		_, err := pgx.ForEachRow(rows, []any{&id}, func() error {
-			r.ended[id] = StatusSucceeded
-			return nil
-		})
-		return err
+		r.succeeded = ids[:0] // sent already
+		for rows.Next() {
+			value := rowReader{raw: rows.RawValues(), fields: rows.FieldDescriptions()}
+			r.succeeded = append(r.succeeded, value.int())
+		}
+		return rows.Err()
 	}}
 }
 
@@ -245,17 +267,21 @@ type deferred struct {
 func (e *engine) recorded(r *record) {
 	now := time.Now()
 	var events []Event
+	r.missed()
 	e.mu.Lock()
-	for _, list := range [][]*attempt{r.quick, r.others} {
-		for _, a := range list {
-			status, ok := r.ended[a.job.ID]
-			switch {
-			case a.state != stateFinished: // settled by a renewal in the meantime
-			case ok:
-				events = e.conclude(a, status, now, events)
-			default:
-				e.doubtful = append(e.doubtful, a)
-			}
+	for _, a := range r.quick {
+		if a.state == stateFinished {
+			events = e.conclude(a, StatusSucceeded, now, events)
+		}
+	}
+	for _, a := range r.others {
+		status, ok := r.ended[a.job.ID]
+		switch {
+		case a.state != stateFinished: // settled by a renewal in the meantime
+		case ok:
+			events = e.conclude(a, status, now, events)
+		default:
+			e.doubtful = append(e.doubtful, a)
 		}
 	}
 	e.mu.Unlock()

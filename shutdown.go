@@ -99,6 +99,9 @@ func (e *engine) drained() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	k := &e.look
+	if len(e.tasks) == 0 {
+		return true
+	}
 	busy := e.running > 0 || e.buffered > 0 || e.unsaved > 0 || len(e.over) > 0
 	if busy || k.more || k.woken || e.onceErr != nil {
 		return e.onceErr != nil && !busy

@@ -216,6 +216,10 @@ func (w *Worker) newTask(task string, h Handler, opts *TaskOptions) (*taskConfig
 	return t, nil
 }
 
+// VisibilityTimeout returns the worker's, for packages that register handlers whose own
+// deadlines must be shorter.
+func (w *Worker) VisibilityTimeout() time.Duration { return w.opts.VisibilityTimeout }
+
 // Run claims and runs jobs until ctx ends, then shuts down: it claims nothing more, gives
 // back at once what it had claimed and not begun, and waits for the running handlers,
 // at most two thirds of the shutdown timeout. Then their contexts end with ErrShutdown;
