@@ -162,6 +162,10 @@ type outcome struct {
 	delay time.Duration
 	err   string // as stored: last_error
 	cause error  // as returned: for events
+	// cut: the error may be that of a broken connection to the database; if it was, a
+	// setback with cutDelay. See reconsider.
+	cut      bool
+	cutDelay time.Duration
 }
 
 // errNotCommitted is the failure of a handler that used CompleteTx and forgot to
@@ -169,15 +173,18 @@ type outcome struct {
 var errNotCommitted = errors.New("the transaction of CompleteTx was not committed")
 
 // judge turns what a handler returned into an outcome. cause says why the context
-// ended, if it did.
-func (e *engine) judge(cause error, a *attempt, completing bool, err error) outcome {
+// ended, if it did. It calls the error's methods, which may panic; that is a failure.
+func (e *engine) judge(cause error, a *attempt, completing bool, err error) (o outcome) {
+	defer e.guard("a handler's error", func() {
+		o = outcome{kind: kindFailed, delay: defaultBackoff.delay(a.job.Attempts), err: errorText(err), cause: err}
+	})
 	if err == nil {
 		if !completing {
 			return outcome{kind: kindSucceeded}
 		}
 		err = errNotCommitted // counts only if the row doesn't say otherwise
 	}
-	o := outcome{err: errorText(err), cause: err}
+	o = outcome{err: errorText(err), cause: err}
 	snooze, isSnooze := errors.AsType[*snoozeError](err)
 	_, isPermanent := errors.AsType[*permanentError](err)
 	switch {
@@ -193,8 +200,21 @@ func (e *engine) judge(cause error, a *attempt, completing bool, err error) outc
 		o.kind, o.delay = kindSetback, e.delay(a, a.job.setbacks+1, err)
 	default:
 		o.kind, o.delay = kindFailed, e.delay(a, a.job.Attempts, err)
+		if a.job.setbacks < maxSetbacks && e.w.opts.defaultInfrastructure && isCut(err) {
+			o.cut, o.cutDelay = true, e.delay(a, a.job.setbacks+1, err)
+		}
 	}
 	return o
+}
+
+// reconsider turns a failure by a connection that broke without a word into a setback, if
+// the worker's own connection to the database broke too, during the attempt or just before it
+// (a pool may hand out a dead connection for a second). Nothing in such an error tells whose
+// connection it was; that both broke does. The engine's lock is held.
+func (e *engine) reconsider(a *attempt) {
+	if o := &a.outcome; o.cut && e.cutAt.After(a.began.Add(-2*time.Second)) {
+		o.cut, o.kind, o.delay = false, kindSetback, o.cutDelay
+	}
 }
 
 // infrastructure and delay run code of the user's, which may panic; then the

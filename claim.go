@@ -66,8 +66,8 @@ select * from c`
 // claimLanesSQL: of task $5, the lanes from $6 on, at most $7 of them, found by a
 // loose scan: one probe of jobs_unfinished a lane. Of each lane at most $8, from its
 // floor ($9, $10, $11) if it has one, at most $12 in all; and with a limit ($13 > 0) not
-// more than are missing to it, counted from the live rows of rebase.claims. It returns
-// a row in any case: the last lane seen, and how many were.
+// more than are missing to it, counted from the live rows of rebase.claims; the limit is not
+// for jobs without a lane. It returns a row in any case: the last lane seen, and how many were.
 const claimLanesSQL = `
 with recursive found (lane, n) as (
   select (
@@ -107,7 +107,7 @@ with recursive found (lane, n) as (
       and p.run_at <= now()
       and (p.run_at, p.id) >= (coalesce(l.floor_at, '0001-01-01 00:00Z'), coalesce(l.floor_id, 0))
       order by p.run_at, p.id
-      limit greatest(least($8::int, case when $13::int > 0 then $13::int - coalesce(b.n, 0) else $8::int end), 0)
+      limit greatest(least($8::int, case when $13::int > 0 and f.lane <> '' then $13::int - coalesce(b.n, 0) else $8::int end), 0)
       for update skip locked
     ) y
     where f.lane is not null
@@ -152,7 +152,7 @@ with nothing as (select)` + claimHead + `
       and p.status = 'pending'
       and p.task = l.task
       and p.run_at <= now()
-      and (l.lane_limit = 0 or l.lane_limit > (
+      and (l.lane_limit = 0 or p.lane = '' or l.lane_limit > (
         select count(*)
         from rebase.claims k
         cross join lateral unnest(k.ids) i (id)
@@ -198,8 +198,8 @@ select l.ord::int,
 from unnest($1::text[]) with ordinality l (task, ord)
 where not exists (select from rebase.paused z where z.task = l.task)`
 
-// idleLanesSQL is the same for the lanes of one task, the first 1,000 of them; a
-// lane at its limit isn't due.
+// idleLanesSQL is the same for the lanes of one task, the first 1,000 of them. A job that is
+// due in spite of an empty claim is locked by somebody, or its lane is at its limit.
 const idleLanesSQL = `
 with recursive found (lane, n) as (
   select (
@@ -214,14 +214,23 @@ with recursive found (lane, n) as (
   from found f
   where f.lane is not null and f.n < 1000
 )
-select (extract(epoch from min(d.run_at) - clock_timestamp()) * 1000000)::bigint
+select (extract(epoch from min(d.run_at) filter (where not d.due) - clock_timestamp()) * 1000000)::bigint,
+  coalesce(bool_or(d.due), false)
 from found f
 cross join lateral (
-  select p.run_at
-  from rebase.jobs p
-  where p.finished_at is null and p.crashes = 0 and p.status = 'pending' and p.task = $1::text and p.lane = f.lane
-  and p.run_at > now()
-  order by p.run_at limit 1
+  (
+    select p.run_at, false as due
+    from rebase.jobs p
+    where p.finished_at is null and p.crashes = 0 and p.status = 'pending' and p.task = $1::text and p.lane = f.lane
+    and p.run_at > now()
+    order by p.run_at limit 1
+  ) union all (
+    select p.run_at, true
+    from rebase.jobs p
+    where p.finished_at is null and p.crashes = 0 and p.status = 'pending' and p.task = $1::text and p.lane = f.lane
+    and p.run_at <= now()
+    order by p.run_at limit 1
+  )
 ) d
 where f.lane is not null
 and not exists (select from rebase.paused z where z.task = $1::text)`

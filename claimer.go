@@ -30,8 +30,12 @@ type lookout struct {
 	blockedWait time.Duration // for jobs that are due but locked by others
 	time        time.Duration // smoothed time of a claim
 	turn        int64
+	passes      int           // idle looks since the last that asked for everything
+	passXmin    uint64        // idleLook.xmin of the first of them
+	headAt      time.Time     // last look at the heads of all lanes
+	headCost    time.Duration // what that took
 	idle        int64         // idle looks that found nothing, counted for RunOnce
-	idleSaw     int           // attempts begun when the last of them was sent
+	idleSaw     int           // plan.saw of the last of them
 	idleDue     time.Duration // next due job as of the last of them; negative: none
 
 	// Sleeping, see notify.go.
@@ -72,6 +76,7 @@ const (
 // A plan is what the next claim is to be.
 type plan struct {
 	idle    bool // an idle look
+	head    bool // from the heads of the lanes, not from their floors
 	probe   bool // ask which tasks have lanes
 	room    int  // jobs in all
 	free    int  // of which for free slots
@@ -80,6 +85,7 @@ type plan struct {
 	reaped  bool
 	ids     []int64
 	partial bool // not all tasks were asked for, for lack of room
+	saw     int  // attempts begun when an idle look was planned; -1: some had not ended
 }
 
 // claimLoop runs until the engine claims nothing more.
@@ -103,6 +109,7 @@ func (e *engine) claimLoop() {
 		}
 		e.mu.Lock()
 		e.dropFloors()
+		e.look.at = time.Time{}
 		e.mu.Unlock()
 		e.reachable(&e.claimsAway, err)
 		if e.onceFailed(err) {
@@ -155,7 +162,14 @@ func (e *engine) plan(now time.Time) (p *plan, wait time.Duration, stop bool) {
 		k.probed = now
 	}
 	if idle {
-		k.idleSaw = e.attempts
+		k.at = never // who brings it forward while the look is under way means the one after it
+		if p.saw = e.attempts; e.running > 0 || e.buffered > 0 || e.unsaved > 0 {
+			p.saw = -1 // what these become may be due again: RunOnce must look once more
+		}
+		p.head = !e.hasFloors() || now.Sub(k.headAt) >= max(floorGap, 20*k.headCost)
+		if p.head {
+			k.headAt = now
+		}
 	}
 	if n := min(len(e.stragglers), p.room); n > 0 && !idle {
 		p.ids = slices.Clone(e.stragglers[:n])
@@ -183,7 +197,7 @@ func (e *engine) wants(idle bool) *plan {
 	if p.room <= 0 || len(p.tasks) == 0 {
 		return nil
 	}
-	p.reaped = e.reaped == 0 && e.buffered == 0 && e.running < e.w.opts.Concurrency && (idle || e.reapedDue)
+	p.reaped = e.reaped == 0 && e.buffered == 0 && e.look.passes == 0 && e.running < e.w.opts.Concurrency && (idle || e.reapedDue)
 	return p
 }
 
@@ -314,7 +328,7 @@ func (e *engine) addNamed(p *plan, g *group, room int, add func(*batch, ...state
 	var ids []int64
 	for i, t := range g.tasks {
 		l := t.lane("")
-		at, id := l.floor.start(p.idle)
+		at, id := l.floor.start(p.head)
 		tasks, lanes, ats, ids = append(tasks, t.name), append(lanes, ""), append(ats, at), append(ids, id)
 		b.lanes, b.wants = append(b.lanes, l), append(b.wants, int32(min(g.wants[i], room)))
 	}
@@ -329,7 +343,7 @@ func (e *engine) addLanes(p *plan, t *taskState, room int, add func(*batch, ...s
 	}
 	names, ats, ids := []string{}, []time.Time{}, []int64{}
 	for _, l := range t.lanes {
-		if at, id := l.floor.start(p.idle); !at.Equal(lowest) {
+		if at, id := l.floor.start(p.head); !at.Equal(lowest) {
 			names, ats, ids = append(names, l.name), append(ats, at), append(ids, id)
 		}
 	}
@@ -348,7 +362,7 @@ func (e *engine) claimed(p *plan, batches []*batch, look *idleLook, took time.Du
 	defer e.mu.Unlock()
 	k := &e.look
 	k.time += (took - k.time) / 5
-	n, more := 0, p.partial
+	n, more := 0, false
 	for _, t := range look.laned {
 		if !t.laned {
 			t.laned, more = true, true
@@ -371,7 +385,7 @@ func (e *engine) claimed(p *plan, batches []*batch, look *idleLook, took time.Du
 		k.found = time.Now()
 	}
 	if n > 0 || more {
-		k.more = true
+		k.more, k.passes = true, 0
 		k.wait = 0
 		return
 	}
@@ -380,6 +394,24 @@ func (e *engine) claimed(p *plan, batches []*batch, look *idleLook, took time.Du
 		k.at = time.Time{} // an idle look, now
 		return
 	}
+	if !p.head {
+		k.by(k.headAt.Add(20 * k.headCost)) // the heads are looked at when their turn comes
+		return
+	}
+	k.headCost = took
+	// With room for fewer than all groups, idle looks follow each other, by turns, until
+	// every group was looked at. The oldest open transaction is that of the first.
+	switch {
+	case p.partial && k.passes < len(e.groups(p)):
+		if k.passes++; k.passes == 1 {
+			k.passXmin = look.xmin
+		}
+		k.more, k.at = false, time.Time{}
+		return
+	case k.passes > 0:
+		k.passes, look.xmin = 0, k.passXmin
+	}
+	k.idleSaw = p.saw
 	e.foundNothing(look)
 }
 
@@ -391,6 +423,7 @@ func (e *engine) scanned(b *batch) bool {
 	full := len(b.claim.attempts) >= b.wanted
 	if b.seen < b.asked && !full {
 		t.cursor = ""
+		t.prune()
 		if began == "" {
 			t.lanesSeen = b.seen
 			t.laned = b.seen > 1 || b.seen == 1 && b.lastLane != ""
@@ -444,6 +477,10 @@ func (e *engine) advanceFloors(b *batch) {
 			full = full || t.n >= int(b.wants[i])
 		}
 		l.floor.advance(t.at, t.id, t.n, full, now)
+		if when := l.floor.due(); l.floor.set && when.Before(e.duties.heads) {
+			e.duties.heads = when // the recorder may have taken the lane for quiet
+			e.recordSignal.set()
+		}
 	}
 }
 
@@ -490,23 +527,24 @@ func (e *engine) foundNothing(look *idleLook) {
 	}
 }
 
-// nextLook plans the look after one that found nothing.
+// nextLook plans the look after one that found nothing; somebody may have brought it forward
+// already.
 func (e *engine) nextLook(look *idleLook, now time.Time) {
 	k := &e.look
 	switch {
 	case k.locked && !k.proven && look.xmin > k.x:
 		k.proven = true
-		k.at = now.Add(listenPoll)
+		k.by(now.Add(listenPoll))
 	case k.locked && !k.proven:
-		k.at = now.Add(k.ramp)
+		k.by(now.Add(k.ramp))
 		k.ramp = min(2*k.ramp, listenPoll)
 	case k.locked:
-		k.at = now.Add(listenPoll)
+		k.by(now.Add(listenPoll))
 	case e.listening && k.fast && now.Sub(k.found) < awakeFor:
-		k.at = now.Add(breath)
+		k.by(now.Add(breath))
 	default:
 		k.wantLock = e.listening
-		k.at = now.Add(cmp.Or(k.wait, e.w.opts.PollInterval))
+		k.by(now.Add(cmp.Or(k.wait, e.w.opts.PollInterval)))
 		k.wait = min(2*cmp.Or(k.wait, e.w.opts.PollInterval), listenPoll)
 	}
 }
@@ -514,7 +552,7 @@ func (e *engine) nextLook(look *idleLook, now time.Time) {
 // An idleLook is what the tables tell a claimer that found nothing.
 type idleLook struct {
 	laned   []*taskState  // tasks that have jobs in lanes
-	blocked bool          // something is due, so somebody else has it locked
+	blocked bool          // something is due, but locked by somebody, or its lane is at its limit
 	next    time.Duration // until the next job is due; negative: none
 	xmin    uint64        // the oldest open transaction, before the claim
 }
@@ -555,7 +593,9 @@ func (k *idleLook) statement(tasks []*taskState) statement {
 func (k *idleLook) lanesStatement(task string) statement {
 	return statement{idleLanesSQL, []any{task}, func(rows pgx.Rows) error {
 		var us *int64
-		_, err := pgx.ForEachRow(rows, []any{&us}, func() error {
+		var due bool
+		_, err := pgx.ForEachRow(rows, []any{&us, &due}, func() error {
+			k.blocked = k.blocked || due
 			k.sooner(us)
 			return nil
 		})

@@ -1,9 +1,11 @@
 package rebase
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"strconv"
@@ -34,6 +36,10 @@ type session struct {
 	connect func(context.Context) (*pgx.Conn, error)
 	conn    *pgx.Conn
 	rtt     time.Duration // smoothed time of the emptiest round trips, 0 while unknown
+
+	// described are the statements that pgx has a description of, nil if it keeps none.
+	described map[string]struct{}
+	mode      pgx.QueryExecMode // of conn
 }
 
 // roundTimeout bounds a round on the client; the server's statement_timeout is
@@ -44,12 +50,15 @@ const (
 
 	// set_config, not SET: it takes parameters and lasts for the transaction, so
 	// that it leaks nowhere behind a transaction pooler. search_path shuts out
-	// decoys, datestyle makes the text format readable. The planner's settings leave
+	// decoys; styles and zone make times readable, those in a history too (there
+	// were zones with odd seconds once). The planner's settings leave
 	// the one good plan of every statement, on an empty table too, and the generic
 	// plan saves planning each claim anew. JIT never pays for these statements.
 	settingsSQL = `
-select pg_catalog.set_config('search_path', 'pg_catalog', true),
+select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true),
   pg_catalog.set_config('datestyle', 'ISO', true),
+  pg_catalog.set_config('timezone', 'UTC', true),
+  pg_catalog.set_config('intervalstyle', 'postgres', true),
   pg_catalog.set_config('jit', 'off', true),
   pg_catalog.set_config('enable_seqscan', 'off', true),
   pg_catalog.set_config('enable_bitmapscan', 'off', true),
@@ -68,8 +77,10 @@ select pg_catalog.set_config('search_path', 'pg_catalog', true),
 	// operatorSettingsSQL is for what operators call: rare statements with many shapes,
 	// which the planner should see anew each time.
 	operatorSettingsSQL = `
-select pg_catalog.set_config('search_path', 'pg_catalog', true),
+select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true),
   pg_catalog.set_config('datestyle', 'ISO', true),
+  pg_catalog.set_config('timezone', 'UTC', true),
+  pg_catalog.set_config('intervalstyle', 'postgres', true),
   pg_catalog.set_config('jit', 'off', true),
   pg_catalog.set_config('plan_cache_mode', 'force_custom_plan', true),
   pg_catalog.set_config('lock_timeout', '200', true),
@@ -84,6 +95,13 @@ func (s *session) round(ctx context.Context, limit time.Duration, statements ...
 	defer cancel()
 	if err := s.open(ctx); err != nil {
 		return err
+	}
+	if s.undescribed(statements) {
+		if err := roundInSteps(ctx, s.conn, settingsSQL, milliseconds(limit), statements); err != nil {
+			return s.failed(ctx, err)
+		}
+		s.remember(statements)
+		return nil
 	}
 	b := roundBatch(settingsSQL, milliseconds(limit), statements)
 	start := time.Now()
@@ -109,6 +127,62 @@ func roundBatch(settings, statementTimeout string, statements []statement) *pgx.
 	return b
 }
 
+// describes says whether pgx lets the server describe statements before they run. In a
+// batch it does so before the batch begins, under the session's own search_path: what is
+// parsed there may find a stranger's type or operator, and stays bound to it.
+func describes(mode pgx.QueryExecMode) bool {
+	return mode != pgx.QueryExecModeExec && mode != pgx.QueryExecModeSimpleProtocol
+}
+
+// roundInSteps is roundBatch one statement after the other, so that each is described
+// under the settings of the transaction.
+func roundInSteps(ctx context.Context, conn *pgx.Conn, settings, statementTimeout string, statements []statement) error {
+	options := pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}
+	return pgx.BeginTxFunc(ctx, conn, options, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, settings, statementTimeout); err != nil {
+			return err
+		}
+		for _, st := range statements {
+			rows, err := tx.Query(ctx, st.sql, st.args...)
+			if err == nil && st.rows != nil {
+				err = st.rows(rows)
+			}
+			rows.Close()
+			if err = cmp.Or(err, rows.Err()); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// undescribed says whether one of the statements has to be described first. Once each has
+// been, a round is one batch.
+func (s *session) undescribed(statements []statement) bool {
+	if !describes(s.mode) {
+		return false
+	}
+	for i := range statements {
+		if _, ok := s.described[statements[i].sql]; !ok {
+			return true
+		}
+	}
+	return false
+}
+
+// remember notes what has been described. pgx keeps descriptions in two of its modes.
+func (s *session) remember(statements []statement) {
+	if s.mode != pgx.QueryExecModeCacheStatement && s.mode != pgx.QueryExecModeCacheDescribe {
+		return
+	}
+	if s.described == nil {
+		s.described = map[string]struct{}{}
+	}
+	for i := range statements {
+		s.described[statements[i].sql] = struct{}{}
+	}
+}
+
 // open connects if there is no connection. Its error is recognised by isLost.
 func (s *session) open(ctx context.Context) error {
 	if s.conn != nil && !s.conn.IsClosed() {
@@ -119,7 +193,7 @@ func (s *session) open(ctx context.Context) error {
 	if err != nil {
 		return &connectError{err}
 	}
-	s.conn, s.rtt = conn, 0
+	s.conn, s.rtt, s.mode, s.described = conn, 0, conn.Config().DefaultQueryExecMode, nil
 	return nil
 }
 
@@ -131,6 +205,7 @@ func (e *connectError) Unwrap() error { return e.err }
 
 // failed leaves the session usable, or dropped.
 func (s *session) failed(ctx context.Context, err error) error {
+	s.described = nil // pgx may have forgotten some of it
 	if ctx.Err() != nil || s.conn.IsClosed() || isLost(err) {
 		s.drop()
 		return &lostError{err}
@@ -212,9 +287,17 @@ func isInfrastructure(err error) bool {
 	return ok && pgErr.Code != "26000" && isOutage(pgErr.Code)
 }
 
+// isCut recognises an error that a broken connection leaves and that doesn't say whether
+// it was one to PostgreSQL: a server that crashes says no goodbye.
+func isCut(err error) bool {
+	_, isOp := errors.AsType[*net.OpError](err)
+	return isOp || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF)
+}
+
 // isClosedPool recognises puddle.ErrClosedPool, which pgxpool returns but doesn't
-// export, by its text.
+// export, by its text. An error whose methods panic is none.
 func isClosedPool(err error) bool {
+	defer func() { _ = recover() }()
 	for ; err != nil; err = errors.Unwrap(err) {
 		if err.Error() == "closed pool" {
 			return true
@@ -250,6 +333,9 @@ func poolConnect(pool *pgxpool.Pool) func(context.Context) (*pgx.Conn, error) {
 		return conn, nil
 	}
 }
+
+// maxRedial is the longest pause between two attempts to connect.
+const maxRedial = 1500 * time.Millisecond
 
 // A redial spaces out attempts to connect: 50 ms doubling to 1 s, with jitter, so
 // that a fleet doesn't come back in one instant. Its zero value is ready.

@@ -57,8 +57,8 @@ type engine struct {
 	// The recorder's own.
 	far         map[int64]farClaim
 	sweep       sweep
-	declared    time.Time // when the code's schedules were last written
-	since       time.Time // the same, first, by the database's clock
+	tended      time.Time // when the code's schedules were last written
+	since       time.Time // when this worker came, by the database's clock
 	scheduleIDs []string  // that the code declares
 	unserved    map[string]bool
 	orphans     orphanKey
@@ -89,15 +89,18 @@ type engine struct {
 	lostTokens       []lostToken // claims that may have been committed
 	duties           duties      // the recorder's next times
 	trusted          time.Time   // renewals have gone through without a break since; zero: they have not
+	renewedAt        time.Time   // when the last renewal that went through began
 	earliest         time.Time   // the watch's next deadline; zero: none
 	counts           counters
 	beat             time.Time // when the recorder's loop last went round; zero: not yet
 	started          time.Time // when an attempt last began
 
 	claimsAway, resultsAway outage
+	cutAt                   time.Time // when either of the two connections was last found broken
 
 	// See notify.go.
 	listening bool // notifications arrive
+	hearings  int  // how often that began
 	deafSaid  bool // that they don't has been logged
 	deafSince time.Time
 	ping      ping
@@ -293,6 +296,7 @@ func (e *engine) release(match func(*attempt) bool) {
 // save hands a job to the recorder.
 func (e *engine) save(a *attempt, o outcome) {
 	a.state, a.outcome = stateFinished, o
+	e.reconsider(a)
 	e.outbox = append(e.outbox, a)
 	e.unsaved++
 	e.recordSignal.set()
@@ -307,6 +311,10 @@ func (e *engine) settle(a *attempt) {
 	a.state = stateSettled
 	if a.job.crashes > 0 {
 		e.reaped--
+	}
+	if a.lane.task.laneLimit > 0 && a.lane.name != "" {
+		e.look.woken = true // the lane has room again, which only the row could tell
+		e.claimSignal.set()
 	}
 	c := a.claim
 	if c.left--; c.left == 0 {

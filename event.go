@@ -72,14 +72,25 @@ func (v *events) add(batch ...Event) {
 	}
 }
 
-// deliver calls the user's function until nothing waits.
+// deliver calls the user's function until nothing waits. If that function calls
+// runtime.Goexit (a test's FailNow does), the rest goes on in another goroutine.
 func (v *events) deliver() {
+	var batch []Event
+	ended := false
+	defer func() {
+		if !ended {
+			v.mu.Lock()
+			v.waiting = append(batch, v.waiting...)
+			v.mu.Unlock()
+			go v.deliver()
+		}
+	}()
 	for {
 		v.mu.Lock()
-		batch, dropped := v.waiting, v.dropped
-		v.waiting, v.dropped = nil, 0
+		dropped := v.dropped
+		batch, v.waiting, v.dropped = v.waiting, nil, 0
 		if len(batch) == 0 {
-			v.running = false
+			v.running, ended = false, true
 			v.mu.Unlock()
 			return
 		}
@@ -87,7 +98,9 @@ func (v *events) deliver() {
 		if dropped > 0 {
 			v.log.Warn("rebase: OnEvent is too slow, events were dropped", "count", dropped)
 		}
-		for _, ev := range batch {
+		for len(batch) > 0 {
+			ev := batch[0]
+			batch = batch[1:]
 			v.callOne(ev)
 		}
 	}

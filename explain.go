@@ -177,7 +177,7 @@ func (x *Explanation) decidePending() {
 		x.Reason = ReasonUnserved
 	case len(x.Blockers) > 0:
 		x.Reason = ReasonLocked
-	case x.LaneLimit > 0 && x.LaneBusy >= x.LaneLimit:
+	case j.Lane != "" && x.LaneLimit > 0 && x.LaneBusy >= x.LaneLimit:
 		x.Reason = ReasonLaneBusy
 	case j.crashes > 0:
 		x.Reason = ReasonReaped

@@ -1,6 +1,7 @@
 package rebase
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -14,8 +15,9 @@ import (
 // a slot fires once rests on rebase.schedule_slots, in the statement that makes the job.
 
 const (
-	firePeriod = time.Minute    // between looks at schedules when nothing says otherwise
-	fireAsleep = 5 * firePeriod // the same while changes are notified
+	firePeriod = time.Minute     // between looks at schedules when nothing says otherwise
+	fireAsleep = 5 * firePeriod  // the same while changes are notified
+	fireRetry  = 2 * time.Second // when a look failed, or others held what was due
 	fireBatch  = 100
 	// fireGrace: a single slot that is late by more than this counts as missed.
 	fireGrace = time.Minute
@@ -43,36 +45,39 @@ and (not s.declared or s.id = any($1::text[]))
 order by s.next_run_at
 limit 1`
 
-// farSQL finds schedules whose next firing is much further away than when it was computed:
-// the clock was set back.
-const farSQL = `
-select ` + scheduleColumns + `
-from rebase.schedules s
-where not s.paused and s.error is null
-and s.next_run_at > now() + s.ahead + greatest(s.ahead, interval '10 minutes')
-and (not s.declared or s.id = any($1::text[]))
-limit $2`
-
 // fireSQL moves the schedules $1 on, by compare and set, and makes the jobs of their slots
 // ($7, $8). A slot that has fired before makes none, nor does one of a schedule without overlap
-// whose last job has not ended.
+// whose last job has not ended; that one counts as missed. A schedule whose row somebody has
+// locked is left for the next look, so that it holds up no other. The job of a schedule without
+// overlap gets its id here, so that the row knows it when the job exists.
 const fireSQL = `
 with u as (
   select *
   from rows from (unnest($1::text[]), unnest($2::bigint[]), unnest($3::timestamptz[]), unnest($4::timestamptz[]), unnest($5::bigint[]), unnest($6::timestamptz[]))
     as u (id, version, seen, next_slot, missed, last_slot)
+), free as materialized (
+  select s.id, u.next_slot, u.missed, u.last_slot,
+    s.no_overlap and exists (select from rebase.jobs j where j.id = s.last_job and j.finished_at is null) as overlaps
+  from u
+  join rebase.schedules s on s.id = u.id and s.version = u.version and s.next_run_at = u.seen
+  where s.next_run_at <= now() and not s.paused
+  for no key update of s skip locked
 ), moved as (
   update rebase.schedules s
   set next_slot = u.next_slot,
     next_run_at = u.next_slot + s.run_offset,
     ahead = coalesce(u.next_slot + s.run_offset - now(), '0'),
-    missed = s.missed + u.missed,
-    last_slot = greatest(s.last_slot, u.last_slot)
-  from u
-  where s.id = u.id and s.version = u.version and s.next_run_at = u.seen
-  and s.next_run_at <= now() and not s.paused
-  returning s.id, s.task, s.lane, s.payload, s.meta, s.max_attempts, s.zone,
-    s.no_overlap and exists (select from rebase.jobs j where j.id = s.last_job and j.finished_at is null) as overlaps
+    missed = s.missed + u.missed + u.overlaps::int,
+    last_slot = case when u.overlaps then s.last_slot else greatest(s.last_slot, u.last_slot) end,
+    last_job = case
+      when s.no_overlap and not u.overlaps and u.last_slot is not null
+        and not exists (select from rebase.schedule_slots k where k.schedule_id = s.id and k.slot = u.last_slot)
+      then nextval('rebase.jobs_id_seq'::regclass)
+      else s.last_job
+    end
+  from free u
+  where s.id = u.id
+  returning s.id, s.task, s.lane, s.payload, s.meta, s.max_attempts, s.zone, u.overlaps, case when s.no_overlap then s.last_job end as job
 ), slot as (
   insert into rebase.schedule_slots (schedule_id, slot)
   select v.id, v.slot
@@ -82,8 +87,8 @@ with u as (
   on conflict do nothing
   returning schedule_id, slot
 ), made as (
-  insert into rebase.jobs as j (task, lane, payload, meta, max_attempts, slot, slot_zone, idempotency_key, key_hash)
-  select m.task, m.lane, m.payload, m.meta, m.max_attempts, k.slot, m.zone, k.key, substring(sha256(convert_to(k.key, 'UTF8')) from 1 for 16)
+  insert into rebase.jobs as j (id, task, lane, payload, meta, max_attempts, slot, slot_zone, idempotency_key, key_hash)
+  select coalesce(m.job, nextval('rebase.jobs_id_seq'::regclass)), m.task, m.lane, m.payload, m.meta, m.max_attempts, k.slot, m.zone, k.key, substring(sha256(convert_to(k.key, 'UTF8')) from 1 for 16)
   from (
     select slot.schedule_id, slot.slot, slot.schedule_id || '@' || to_char(slot.slot at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') as key
     from slot
@@ -91,73 +96,72 @@ with u as (
   join moved m on m.id = k.schedule_id
   order by m.task, k.key
   on conflict (task, key_hash) where finished_at is null and key_hash is not null do nothing
-  returning j.id, j.task, j.idempotency_key
-), last as (
-  select m.id as schedule_id, max(made.id) as job
-  from made
-  join moved m on left(made.idempotency_key, -21) = m.id
-  group by m.id
+  returning j.task
 ), asked as materialized (
   select rebase.wake(t.task, $9::int) as answer
   from (select made.task from made group by made.task) t
 )
-select moved.id, moved.overlaps, last.job, (select count(asked.answer) from asked)
-from moved
-left join last on last.schedule_id = moved.id`
+select (select count(*) from moved), (select count(*) from made), (select count(asked.answer) from asked)`
 
-// firedSQL remembers the last job, for schedules without overlap; and skipped slots count as
-// missed. It can't be part of fireSQL, which has changed the same rows.
-const firedSQL = `
-update rebase.schedules s
-set last_job = coalesce(u.job, s.last_job), missed = s.missed + case when u.overlaps then 1 else 0 end
-from rows from (unnest($1::text[]), unnest($2::bigint[]), unnest($3::boolean[])) as u (id, job, overlaps)
-where s.id = u.id and s.no_overlap`
-
-const (
-	breakScheduleSQL = `update rebase.schedules set error = $2, version = version + 1, updated_at = now() where id = $1 and version = $3`
-	anchorSQL        = `
-update rebase.schedules
-set next_slot = $2, next_run_at = $3::timestamptz, ahead = $3::timestamptz - now(), version = version + 1
-where id = $1 and version = $4`
-	pruneSlotsSQL = `
+// pruneSlotsSQL relies on schedule_slots_fired.
+const pruneSlotsSQL = `
 delete from rebase.schedule_slots
 where ctid = any(array(select s.ctid from rebase.schedule_slots s where s.fired_at < now() - ` + slotsKept + ` limit 1000 for update skip locked))`
-)
 
 // A fireLook is what a look at the schedules found.
 type fireLook struct {
-	due, far []*scheduleRow
-	next     time.Duration // until the next is due; negative: none
-	now      time.Time     // the database's clock
+	due  []*scheduleRow
+	next time.Duration // until the next is due; negative: none
+	now  time.Time     // the database's clock
 }
 
 // fireDuty fires what is due and plans the next time.
 func (e *engine) fireDuty(ctx context.Context, now time.Time) error {
-	period := e.firePeriod()
-	e.set(&e.duties.fire, now.Add(period))
-	if now.Sub(e.declared) >= firePeriod {
-		if err := e.declare(ctx); err != nil {
-			return err
-		}
-		e.declared = now
+	retry := now.Add(fireRetry)
+	e.set(&e.duties.fire, retry)
+	upkeep := e.tendSchedules(ctx, now)
+	if upkeep != nil && isLost(upkeep) {
+		return upkeep
 	}
 	look, err := e.lookAtSchedules(ctx)
 	if err != nil {
-		return err
+		return cmp.Or(upkeep, err)
 	}
-	if err := e.anchor(ctx, look); err != nil {
-		return err
+	all, err := e.fire(ctx, look)
+	if err != nil || upkeep != nil {
+		return cmp.Or(err, upkeep)
 	}
-	if err := e.fire(ctx, look); err != nil {
-		return err
+	wait := e.firePeriod()
+	if look.next >= 0 {
+		wait = min(wait, look.next+time.Millisecond)
 	}
 	switch {
+	case !all:
+		wait = min(wait, fireRetry)
 	case len(look.due) == fireBatch:
-		e.set(&e.duties.fire, now)
-	case look.next >= 0:
-		e.set(&e.duties.fire, now.Add(min(look.next+time.Millisecond, period)))
+		wait = 0
 	}
+	e.planFire(retry, now.Add(wait))
 	return nil
+}
+
+// planFire plans the next look, unless a change was notified while this one was under way.
+func (e *engine) planFire(planned, next time.Time) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.duties.fire.Equal(planned) {
+		e.duties.fire = next
+	}
+}
+
+// fireOnce fires, for RunOnce, all that is due: a look takes in no more than a batch.
+func (e *engine) fireOnce(ctx context.Context) error {
+	for {
+		now := time.Now()
+		if err := e.fireDuty(ctx, now); err != nil || !e.due(&e.duties.fire, now) {
+			return err
+		}
+	}
 }
 
 func (e *engine) firePeriod() time.Duration {
@@ -171,20 +175,13 @@ func (e *engine) firePeriod() time.Duration {
 
 func (e *engine) lookAtSchedules(ctx context.Context) (*fireLook, error) {
 	look := &fireLook{next: -1}
-	collect := func(into *[]*scheduleRow) func(pgx.Rows) error {
-		return func(rows pgx.Rows) (err error) {
-			*into, err = pgx.CollectRows(rows, readSchedule)
-			return err
-		}
-	}
 	var us int64
 	err := e.results.round(ctx, e.roundLimit(),
 		statement{nowSQL, nil, func(rows pgx.Rows) error {
 			_, err := pgx.ForEachRow(rows, []any{&look.now}, func() error { return nil })
 			return err
 		}},
-		statement{dueSQL, []any{e.scheduleIDs, fireBatch}, collect(&look.due)},
-		statement{farSQL, []any{e.scheduleIDs, fireBatch}, collect(&look.far)},
+		statement{dueSQL, []any{e.scheduleIDs, fireBatch}, collectSchedules(&look.due)},
 		statement{nextFireSQL, []any{e.scheduleIDs}, func(rows pgx.Rows) error {
 			_, err := pgx.ForEachRow(rows, []any{&us, &look.now}, func() error {
 				look.next = time.Duration(us) * time.Microsecond
@@ -196,160 +193,117 @@ func (e *engine) lookAtSchedules(ctx context.Context) (*fireLook, error) {
 	return look, err
 }
 
-// declare writes the schedules of the code where they differ from the table's; but not over
-// those that a live worker has declared otherwise, which may be the next version's.
-func (e *engine) declare(ctx context.Context) error {
-	if len(e.scheduleIDs) == 0 {
-		return nil
-	}
-	var now time.Time
-	taken := map[string]bool{}
-	err := e.results.round(ctx, e.roundLimit(), statement{`
-select now(), coalesce(array_agg(s.id) filter (where s.declared and s.declared_by <> $2 and exists (
-  select from rebase.workers w where w.id = s.declared_by and w.started_at > $3::timestamptz and ` + aliveSQL + `)), '{}')
-from rebase.schedules s
-where s.id = any($1::text[])`, []any{e.scheduleIDs, e.id, timeOrNil(e.since)}, func(rows pgx.Rows) error {
-		var ids []string
-		_, err := pgx.ForEachRow(rows, []any{&now, &ids}, func() error {
-			for _, id := range ids {
-				taken[id] = true
-			}
-			return nil
-		})
-		return err
-	}})
-	if err != nil {
-		return err
-	}
-	if e.since.IsZero() {
-		e.since = now.UTC()
-	}
-	var statements []statement
-	for _, id := range e.scheduleIDs {
-		if !taken[id] {
-			statements = append(statements, e.w.schedules[id].write(now.UTC(), e.id))
-		}
-	}
-	for len(statements) > 0 {
-		n := min(len(statements), 200)
-		if err := e.results.round(ctx, e.roundLimit(), statements[:n]...); err != nil {
-			return err
-		}
-		statements = statements[n:]
-	}
-	return nil
-}
-
-// plan checks a row as a declaration is checked; a schedule that can't work is marked, and
-// the others go on.
-func (e *engine) planRow(s *scheduleRow) (*plannedSchedule, *statement) {
-	p, err := planSchedule(s.Schedule, -1)
-	if err == nil {
-		return p, nil
-	}
-	e.log.Error("rebase: a schedule can't be fired", "schedule", s.ID, "error", err, "worker", e.id)
-	return nil, &statement{sql: breakScheduleSQL, args: []any{s.ID, errorText(err), s.version}}
-}
-
-// anchor brings schedules back that a step of the clock has moved away.
-func (e *engine) anchor(ctx context.Context, look *fireLook) error {
-	var statements []statement
-	for _, s := range look.far {
-		p, broken := e.planRow(s)
-		if broken != nil {
-			statements = append(statements, *broken)
-			continue
-		}
-		slot, at := p.next(look.now.UTC())
-		statements = append(statements, statement{sql: anchorSQL, args: []any{s.ID, timeOrNil(slot), timeOrNil(at), s.version}})
-	}
-	if len(statements) == 0 {
-		return nil
-	}
-	e.set(&e.duties.fire, time.Now())
-	return e.results.round(ctx, e.roundLimit(), statements...)
-}
-
 // slots decides what becomes of a due schedule: which slots fire, how many count as
-// missed, and which is next.
-func (p *plannedSchedule) slots(from, now time.Time) (fire []time.Time, missed int, last, next time.Time) {
+// missed, and which is next. moved says that next_run_at was moved by hand, perhaps to an
+// instant that is no slot: then the latest slot fires.
+func (p *plannedSchedule) slots(from, now time.Time, moved bool) (fire []time.Time, missed int, next time.Time) {
 	until := now.Add(-p.offset)
 	n, last := p.expr.Count(from.Add(-time.Nanosecond), until, p.loc, 1_000_000)
-	if n == 0 {
-		next, _ = p.next(until)
-		return nil, 0, time.Time{}, next
-	}
 	keep := p.CatchUp.column()
-	if n == 1 && now.Sub(last.Add(p.offset)) <= fireGrace {
+	switch {
+	case n == 0 && !moved:
+		next, _ = p.next(until)
+		return nil, 0, next
+	case n == 0:
+		n, keep, last = 1, 1, p.expr.Prev(until, p.loc)
+	case n == 1 && now.Sub(last.Add(p.offset)) <= fireGrace:
 		keep = 1 // on time
+	case p.NoOverlap:
+		keep = min(keep, 1)
 	}
 	keep = min(keep, n)
-	for slot := last; len(fire) < keep; slot = p.expr.Prev(slot.Add(-time.Nanosecond), p.loc) {
+	for slot := last; len(fire) < keep && !slot.IsZero(); slot = p.expr.Prev(slot.Add(-time.Nanosecond), p.loc) {
 		fire = append(fire, slot)
 	}
 	next, _ = p.next(last)
-	return fire, n - keep, last, next
+	return fire, n - len(fire), next
 }
 
-// fire makes the jobs of what is due.
-func (e *engine) fire(ctx context.Context, look *fireLook) error {
+// firing is the arguments of fireSQL.
+type firing struct {
+	ids, slotIDs     []string
+	versions, missed []int64
+	seen, slots      []time.Time
+	nexts, lasts     []*time.Time
+}
+
+func (f *firing) add(s *scheduleRow, p *plannedSchedule, now time.Time) {
+	fire, missed, next := p.slots(s.NextRunAt.Add(-s.offset), now, s.moved())
+	var last time.Time
+	for _, slot := range fire {
+		f.slotIDs, f.slots = append(f.slotIDs, s.ID), append(f.slots, slot)
+		last = fire[0]
+	}
+	f.ids, f.versions, f.missed, f.seen = append(f.ids, s.ID), append(f.versions, s.version), append(f.missed, int64(missed)), append(f.seen, s.NextRunAt)
+	f.nexts, f.lasts = append(f.nexts, timeOrNil(next)), append(f.lasts, timeOrNil(last))
+}
+
+// fire makes the jobs of what is due, and says whether it could move all of it on.
+func (e *engine) fire(ctx context.Context, look *fireLook) (all bool, err error) {
+	all = true
 	var broken []statement
-	var ids, slotIDs []string
-	var versions, missed []int64
-	var seen, slots []time.Time
-	var nexts, lasts []*time.Time
+	var good []*scheduleRow
+	f := new(firing)
 	for _, s := range look.due {
-		p, bad := e.planRow(s)
-		if bad != nil {
-			broken = append(broken, *bad)
+		p, err := s.plan()
+		if err != nil {
+			e.log.Error("rebase: a schedule can't be fired", "schedule", s.ID, "error", err, "worker", e.id)
+			broken = append(broken, statement{sql: breakScheduleSQL, args: []any{s.ID, errorText(err), s.version}})
 			continue
 		}
-		fire, m, last, next := p.slots(s.nextSlot, look.now.UTC())
-		ids, versions, missed, seen = append(ids, s.ID), append(versions, s.version), append(missed, int64(m)), append(seen, s.NextRunAt)
-		nexts, lasts = append(nexts, timeOrNil(next)), append(lasts, timeOrNil(last))
-		for _, slot := range fire {
-			slotIDs, slots = append(slotIDs, s.ID), append(slots, slot)
-		}
+		good = append(good, s)
+		f.add(s, p, look.now.UTC())
 	}
 	if len(broken) > 0 {
-		if err := e.results.round(ctx, e.roundLimit(), broken...); err != nil {
-			return err
+		if err := e.results.round(ctx, e.roundLimit(), broken...); err != nil && isLost(err) {
+			return false, err
+		} else if err != nil {
+			all = false // locked: at the next look
 		}
 	}
-	if len(ids) == 0 {
-		return nil
+	if len(f.ids) == 0 {
+		return all, nil
 	}
-	return e.fireDue(ctx, []any{ids, versions, seen, nexts, missed, lasts, slotIDs, slots, int32(e.q.notify)})
+	moved, err := e.fireDue(ctx, f)
+	if err == nil || !isRefused(err) || len(good) == 1 {
+		return all && moved, err
+	}
+	return false, e.fireSingly(ctx, look, good)
 }
 
-func (e *engine) fireDue(ctx context.Context, args []any) error {
-	var ids []string
-	var jobs []*int64
-	var overlaps []bool
-	made := false
-	err := e.results.round(ctx, e.roundLimit(), statement{fireSQL, args, func(rows pgx.Rows) error {
-		var id string
-		var over bool
-		var job *int64
-		var asked int64
-		_, err := pgx.ForEachRow(rows, []any{&id, &over, &job, &asked}, func() error {
-			ids, jobs, overlaps = append(ids, id), append(jobs, job), append(overlaps, over)
-			made = made || job != nil
-			job = nil
-			return nil
-		})
+// fireSingly fires one after the other, since one of them is refused: the rest go on.
+func (e *engine) fireSingly(ctx context.Context, look *fireLook, due []*scheduleRow) error {
+	var refused error
+	for _, s := range due {
+		p, err := s.plan()
+		if err != nil {
+			continue // said before
+		}
+		f := new(firing)
+		f.add(s, p, look.now.UTC())
+		if _, err := e.fireDue(ctx, f); err != nil && !isRefused(err) {
+			return err
+		} else if err != nil {
+			refused = cmp.Or(refused, fmt.Errorf("schedule %q: %w", s.ID, err))
+		}
+	}
+	return refused
+}
+
+func (e *engine) fireDue(ctx context.Context, f *firing) (all bool, err error) {
+	var moved, made, asked int
+	args := []any{f.ids, f.versions, f.seen, f.nexts, f.missed, f.lasts, f.slotIDs, f.slots, int32(e.q.notify)}
+	err = e.results.round(ctx, e.roundLimit(), statement{fireSQL, args, func(rows pgx.Rows) error {
+		_, err := pgx.ForEachRow(rows, []any{&moved, &made, &asked}, func() error { return nil })
 		return err
 	}})
 	if err != nil {
-		return fmt.Errorf("fire schedules: %w", err)
+		return false, fmt.Errorf("fire schedules: %w", err)
 	}
-	if made {
+	if made > 0 {
 		e.q.eachEngine(func(e *engine) { e.wake("") })
 	}
-	if len(ids) == 0 {
-		return nil
-	}
-	return e.results.round(ctx, e.roundLimit(), statement{sql: firedSQL, args: []any{ids, jobs, overlaps}})
+	return moved == len(f.ids), nil
 }
 
 // schedulesChanged makes the recorder look at the schedules now.

@@ -2,6 +2,7 @@ package rebase
 
 import (
 	"context"
+	"maps"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -94,6 +95,29 @@ func (e *engine) dropFloors() {
 	}
 }
 
+// hasFloors says whether any claim would start above its lane's head.
+func (e *engine) hasFloors() bool {
+	for _, t := range e.tasks {
+		for _, l := range t.lanes {
+			if l.floor.set && !l.floor.at.IsZero() {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// prune forgets lanes that nothing is known of, so that a task with ever new lanes doesn't
+// grow for ever.
+func (t *taskState) prune() {
+	if len(t.lanes) < 1000 {
+		return
+	}
+	maps.DeleteFunc(t.lanes, func(_ string, l *lane) bool {
+		return !l.queued && l.buffer.len() == 0 && !l.floor.set
+	})
+}
+
 // headSQL looks at the heads of lanes, below the key given, and measures itself. The
 // order of evaluation is that of the target list; offset 0 keeps it.
 const headSQL = `
@@ -169,11 +193,16 @@ func (e *engine) looked(looks []headLook) {
 		case h.cost < floorUntil && len(h.ids) == 0 && h.set:
 			f.set = false
 		}
-		if h.set && len(h.ids) > 0 {
-			e.stragglers = append(e.stragglers, h.ids...)
-			e.look.more = true
-			e.claimSignal.set()
+		if !h.set || len(h.ids) == 0 {
+			continue
 		}
+		if h.lane.task.laneLimit > 0 && h.lane.name != "" {
+			f.at, f.id = time.Time{}, 0 // a claim by id would not count the lane's running jobs
+		} else {
+			e.stragglers = append(e.stragglers, h.ids...)
+		}
+		e.look.more = true
+		e.claimSignal.set()
 	}
 }
 

@@ -21,6 +21,9 @@ func (q *Queue) round(ctx context.Context, statements ...statement) error {
 		return err
 	}
 	defer conn.Release() // which closes it if it is in a transaction still
+	if c := conn.Conn(); describes(c.Config().DefaultQueryExecMode) {
+		return roundInSteps(ctx, c, operatorSettingsSQL, "60000", statements)
+	}
 	return conn.SendBatch(ctx, roundBatch(operatorSettingsSQL, "60000", statements)).Close()
 }
 
@@ -215,6 +218,9 @@ func (q *Queue) PauseTask(ctx context.Context, task string) error {
 
 // ResumeTask ends a pause; sleeping workers are woken.
 func (q *Queue) ResumeTask(ctx context.Context, task string) error {
+	if reason := checkTask(task); reason != "" {
+		return &PayloadError{Task: storable(task, 100), Field: "task", Reason: reason}
+	}
 	err := q.round(ctx, statement{sql: resumeSQL, args: []any{task}}, statement{sql: resumeAskSQL, args: []any{task, int32(q.notify)}})
 	if err != nil {
 		return fmt.Errorf("rebase: resume task %q: %w", task, err)

@@ -99,7 +99,7 @@ func apply(ctx context.Context, tx pgx.Tx, m migration) error {
 	if err := probeServer(ctx, tx); err != nil {
 		return err
 	}
-	_, err := tx.Exec(ctx, `select pg_catalog.set_config('search_path', 'pg_catalog', true),
+	_, err := tx.Exec(ctx, `select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true),
 		pg_catalog.set_config('lock_timeout', '2s', true), pg_catalog.set_config('statement_timeout', '0', true)`)
 	if err != nil {
 		return err
@@ -191,10 +191,13 @@ select pg_catalog.current_setting('server_encoding'),
     from (values ('jobs', 'select'), ('jobs', 'insert'), ('jobs', 'update'), ('jobs', 'delete'),
       ('claims', 'select'), ('claims', 'insert'), ('claims', 'update'), ('claims', 'delete'),
       ('workers', 'select'), ('workers', 'insert'), ('workers', 'update'), ('workers', 'delete'),
-      ('counters', 'select'), ('counters', 'insert'), ('counters', 'update'), ('counters', 'delete'), ('paused', 'select'),
+      ('counters', 'select'), ('counters', 'insert'), ('counters', 'update'), ('counters', 'delete'), ('paused', 'select'), ('jobs_id_seq', 'usage'),
       ('schedules', 'select'), ('schedules', 'insert'), ('schedules', 'update'), ('schedules', 'delete'),
       ('schedule_slots', 'select'), ('schedule_slots', 'insert'), ('schedule_slots', 'update'), ('schedule_slots', 'delete')) w(name, privilege)
-    where not pg_catalog.has_table_privilege(pg_catalog.concat('rebase.', w.name), w.privilege)), '')`
+    where not case
+      when w.name operator(pg_catalog.=) 'jobs_id_seq' then pg_catalog.has_sequence_privilege(pg_catalog.concat('rebase.', w.name), w.privilege)
+      else pg_catalog.has_table_privilege(pg_catalog.concat('rebase.', w.name), w.privilege)
+    end), '')`
 
 func checkServer(ctx context.Context, db querier, version int) error {
 	var encoding, missing string

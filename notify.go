@@ -112,7 +112,9 @@ func (e *engine) listenLoop() {
 		if e.quitting() {
 			return
 		}
-		e.deaf(err)
+		if e.deaf(err) {
+			again.reset()
+		}
 		if errors.Is(err, errUnproven) {
 			sleep(unprovenWait, e.quit)
 			continue
@@ -163,6 +165,7 @@ func (l *listener) serve() error {
 func (l *listener) prove() error {
 	nonce := l.e.askPing()
 	for {
+		l.answer(nil, 0) // what was wanted of the connection before
 		sent, seen, _ := l.e.pingState()
 		if seen == nonce {
 			return nil
@@ -316,6 +319,7 @@ func (l *listener) lock(done <-chan struct{}) uint64 {
 	case <-t.C:
 	case <-done:
 	}
+	l.answer(o, 0) // withdrawn: locks that come later are given up
 	return 0
 }
 
@@ -470,6 +474,7 @@ func (e *engine) hears() {
 	e.mu.Lock()
 	said := e.deafSaid
 	e.listening, e.deafSaid = true, false
+	e.hearings++
 	e.look.locked, e.look.proven, e.look.woken = false, false, true
 	e.mu.Unlock()
 	e.claimSignal.set()
@@ -478,9 +483,11 @@ func (e *engine) hears() {
 	}
 }
 
-// deaf: they don't; the claimer polls meanwhile. Said once per change.
-func (e *engine) deaf(err error) {
+// deaf: they don't; the claimer polls meanwhile. Said once per change. It reports whether
+// they did until now.
+func (e *engine) deaf(err error) (heard bool) {
 	e.mu.Lock()
+	heard = e.listening
 	if e.listening || e.deafSince.IsZero() {
 		e.deafSince = time.Now()
 	}
@@ -496,6 +503,7 @@ func (e *engine) deaf(err error) {
 	if say {
 		e.log.Warn("rebase: LISTEN does not work; polling", "error", err, "worker", e.id)
 	}
+	return heard
 }
 
 // xminSQL comes before the claim in a look: what had ended at its snapshot is visible to
@@ -506,7 +514,7 @@ const xminSQL = `select pg_snapshot_xmin(pg_current_snapshot())::text`
 // follows at once.
 func (e *engine) fallAsleep() {
 	e.mu.Lock()
-	want := e.look.wantLock && e.listening && !e.stopping
+	want, hearing := e.look.wantLock && e.listening && !e.stopping, e.hearings
 	e.look.wantLock = false
 	e.mu.Unlock()
 	if !want {
@@ -516,8 +524,8 @@ func (e *engine) fallAsleep() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	k := &e.look
-	if x == 0 || !e.listening {
-		return // the next look is by the poll interval
+	if x == 0 || !e.listening || e.hearings != hearing {
+		return // the next look is by the poll interval; the locks went with their connection
 	}
 	k.locked, k.proven, k.fast, k.x, k.ramp = true, false, false, x, rampFirst
 	k.at = time.Time{}

@@ -41,7 +41,7 @@ func (f *planTable) fill(t *testing.T) {
 			case when k in ('succeeded', 'failed') then k when k = 'busy' then 'running' else 'pending' end,
 			case k when 'busy' then 1000 + i / 500 else 0 end,
 			case k when 'future' then now() + interval '1 day' else now() - interval '30 minutes' + i * interval '1 millisecond' end,
-			case when k in ('succeeded', 'failed') then now() - interval '2 days' - i % 1000 * interval '1 hour' end,
+			case when k in ('succeeded', 'failed') then now() - interval '2 days' - i % 997 * interval '1 hour' end,
 			case k when 'busy' then 1 else 0 end, case k when 'busy' then 1 else 0 end, case k when 'reaped' then 1 else 0 end,
 			case k when 'busy' then 'w' end,
 			case k when 'busy' then now() + case when i / 500 % 20 = 0 then interval '-1 minute' else '5 minutes' end end,
@@ -105,6 +105,7 @@ type planWant struct {
 	sorts   bool     // sorts what it has found, by design
 	running bool     // looks at every running job
 	buffers int      // at most, however large the table is
+	small   bool     // reads the claims, or the reaped jobs, one by one: there are few
 	head    bool     // starts at the heads of lanes, over dead entries, if there are
 }
 
@@ -117,6 +118,9 @@ func (f *planTable) bound(w planWant) int {
 	}
 	if w.running {
 		bound += 4 * f.rows / 10
+	}
+	if w.small {
+		bound += f.rows / 2000
 	}
 	return bound
 }

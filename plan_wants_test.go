@@ -40,7 +40,7 @@ var planWants = map[string]planWant{
 		indexes: []string{"jobs_reaped", "jobs_pkey"}, cond: "task run_at", buffers: 200,
 	},
 	"idleSQL": {
-		args: fixedArgs(`'{plain,laned,other}'`), indexes: []string{"jobs_unfinished", "jobs_reaped"}, cond: "task lane", buffers: 150, head: true,
+		args: fixedArgs(`'{plain,laned,other}'`), indexes: []string{"jobs_unfinished", "jobs_reaped"}, cond: "task lane", buffers: 150, head: true, small: true,
 	},
 	"idleLanesSQL": {args: fixedArgs(`'laned'`), indexes: []string{"jobs_unfinished"}, cond: "task lane", buffers: 300},
 	"headSQL": {
@@ -67,7 +67,7 @@ var planWants = map[string]planWant{
 	},
 	"renewClaimsSQL": {args: func(f *planTable) string { return f.tokens + ", '5 minutes'" }, buffers: 300},
 	"unservedSQL":    {args: fixedArgs(""), indexes: []string{"jobs_unfinished"}, cond: "", buffers: 2000, head: true},
-	"expiredSQL":     {args: fixedArgs("'1 hour'"), buffers: 200},
+	"expiredSQL":     {args: fixedArgs("'1 hour'"), buffers: 200, small: true},
 	"reapSQL": {
 		args: func(f *planTable) string { return f.expired + ", false, 0" }, indexes: []string{"jobs_pkey"}, cond: "id", buffers: 8000, sorts: true,
 	},

@@ -12,18 +12,20 @@ import (
 //
 // It must never take from the living. So it takes a job only if its own lease has run
 // out, checked under the row's lock; and a process reaps only when its own renewals
-// have gone through for one whole period without a break: after an outage of the
-// database everybody's leases have run out, and nobody is dead.
+// have gone through without a break for as long as anybody alive needs to be back: after
+// an outage of the database everybody's leases have run out, and nobody is dead.
 
 // expiredSQL lists claims whose lease has ended. One that ends later than two leases
 // from now was written before the clock was set back; whether its worker is alive shows
 // in whether it changes. $1 is for how long this process has been able to renew: a claim
-// is left alone until its own worker must have been able to as well.
+// is left alone until its own worker must have been able to as well. After an outage that
+// takes a renewal period, and before it a try to connect that hangs for a round's limit and
+// the pause until the next (maxRedial).
 const expiredSQL = `
 select k.token, k.locked_until, k.locked_until < now(), (extract(epoch from k.lease) * 1000000)::bigint
 from rebase.claims k
 where (k.locked_until < now() or k.locked_until > now() + 2 * k.lease)
-and k.lease <= 3 * $1::interval
+and k.lease / 3 + least(k.lease / 3, interval '10 s') + interval '1.5 s' <= $1::interval
 limit 1000`
 
 // reapSQL takes back the jobs of the claims $1. A job that had not begun gets its
@@ -64,7 +66,7 @@ with u as materialized (
     history = (case when jsonb_array_length(j.history) >= 20 then j.history - 0 else coalesce(j.history, '[]') end) ||
       jsonb_build_object('attempt', j.attempts, 'run', j.runs, 'started_at', coalesce(j.started_at, '0001-01-01 00:00Z'), 'ended_at', now(),
         'worker', j.locked_by, 'outcome', 'crashed',
-        'error', case when j.started_at is null then 'claimed ahead, not begun' else 'lease expired at ' || to_char(j.locked_until at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') end),
+        'error', case when j.started_at is null then 'claimed ahead, not known to have begun' else 'lease expired at ' || to_char(j.locked_until at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') end),
     updated_at = now()
   from u
   where j.ctid = u.ctid
@@ -131,7 +133,7 @@ func (e *engine) reapDuty(ctx context.Context, now time.Time) error {
 	if trusted.IsZero() {
 		return nil
 	}
-	if wait := trusted.Add(e.w.opts.VisibilityTimeout / 3); now.Before(wait) {
+	if wait := trusted.Add(e.w.opts.VisibilityTimeout/3 + e.roundLimit() + maxRedial); now.Before(wait) {
 		e.set(&e.duties.reap, wait)
 		return nil
 	}

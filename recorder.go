@@ -2,6 +2,7 @@ package rebase
 
 import (
 	"context"
+	"errors"
 	"os"
 	"strings"
 	"time"
@@ -38,6 +39,7 @@ func (e *engine) recordLoop() {
 		case err != nil && isLost(err):
 			e.reachable(&e.resultsAway, err)
 			e.untrusted()
+			e.onceFailed(err)
 			sleep(again.next(), e.quit)
 		case err != nil:
 			e.log.Error("rebase: a statement of the worker failed", "error", err, "worker", e.id)
@@ -141,7 +143,7 @@ func (e *engine) recordResults(ctx context.Context, now time.Time) (did bool, er
 	e.doubtful = nil
 	later := e.later[:0]
 	for _, d := range e.later {
-		if d.at.After(now) && !e.stopping {
+		if d.at.After(now) { // also at a shutdown: a row that refuses must not be asked without a pause
 			later = append(later, d)
 		} else {
 			e.outbox = append(e.outbox, d.attempt)
@@ -180,9 +182,13 @@ func (e *engine) renewDuty(ctx context.Context, now time.Time) error {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.trusted.IsZero() || time.Since(now) > time.Second {
+	// A process that was stopped for a while is no judge of others either: they may have
+	// been stopped with it, and wake up a moment later.
+	stopped := now.Sub(e.renewedAt) > min(e.w.opts.VisibilityTimeout/3, pingPeriod)+time.Second
+	if e.trusted.IsZero() || stopped || time.Since(now) > time.Second {
 		e.trusted = now
 	}
+	e.renewedAt = now
 	return nil
 }
 
@@ -222,23 +228,34 @@ func (e *engine) headDuty(ctx context.Context, now time.Time) error {
 
 // An outage is what is known of one connection, so that each change is logged once.
 type outage struct {
-	name string
-	away bool
+	away   bool
+	failed bool // the last round did
 }
 
-// reachable notes whether a connection works, and says so when that changes.
+// reachable notes whether a connection works, and says so when that changes. A connection
+// that broke says nothing about now, for it may have been idle since: the database is
+// away if it can't be had again.
 func (e *engine) reachable(o *outage, err error) {
+	_, refused := errors.AsType[*connectError](err)
 	e.mu.Lock()
-	changed := o.away != (err != nil)
-	o.away = err != nil
+	away := err != nil && (o.failed || refused || !isLost(err))
+	if err != nil && isLost(err) {
+		e.cutAt = time.Now()
+	}
+	changed := o.away != away
+	o.away, o.failed = away, err != nil
 	both := e.claimsAway.away && e.resultsAway.away
 	first := changed && (o.away && !both || !o.away && !(e.claimsAway.away || e.resultsAway.away))
+	if changed && err == nil {
+		e.look.woken = true // the claimer's connection may be dead too, and it asleep on it
+		e.claimSignal.set()
+	}
 	e.mu.Unlock()
 	switch {
 	case !first:
-	case err != nil && isLost(err):
+	case away && isLost(err):
 		e.log.Warn("rebase: the database can't be reached; trying again", "error", err, "worker", e.id)
-	case err != nil:
+	case away:
 		e.log.Error("rebase: the database refuses the worker's statements; trying again", "error", err, "worker", e.id)
 	default:
 		e.log.Info("rebase: the database is back", "worker", e.id)

@@ -1,8 +1,10 @@
 package rebase
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -247,9 +249,18 @@ func (e *engine) unrecorded(r *record, over []int64, err error) {
 		if len(all) == 1 {
 			e.log.Error("rebase: a result can't be recorded; it is tried again", "job_id", all[0].job.ID, "task", all[0].job.Task, "error", err, "worker", e.id)
 			e.later = append(e.later, deferred{all[0], time.Now().Add(retryRecord)})
+			if e.once {
+				e.onceErr = cmp.Or(e.onceErr, fmt.Errorf("job %d: its result can't be recorded: %w", all[0].job.ID, err))
+				e.changed.set()
+			}
 			return
 		}
 		e.alone = len(all)
+	} else {
+		e.cutAt = time.Now()
+		for _, a := range all {
+			e.reconsider(a)
+		}
 	}
 	e.outbox = append(all, e.outbox...)
 }

@@ -1,11 +1,10 @@
 package rebase
 
 import (
-	"context"
+	"crypto/sha256"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
-	"hash/fnv"
-	"iter"
 	"math"
 	"time"
 
@@ -13,8 +12,9 @@ import (
 	"github.com/rebasejobs/rebase/internal/cron"
 )
 
-// Schedules: what they are, and how they are declared, set and looked at. See fire.go for
-// how their slots become jobs.
+// Schedules: what they are, and how they are declared and written. See manage_schedules.go for
+// what operators do with them, declare.go and fire.go for how workers write declarations and
+// make jobs of slots.
 //
 // A slot is the nominal instant that the cron expression names; a schedule's window only
 // moves the moment of firing. A schedule is declared by code, and then fired by the workers
@@ -63,7 +63,7 @@ type Schedule struct {
 type ScheduleState struct {
 	Schedule            // its Payload is a json.RawMessage
 	NextRunAt time.Time // zero if it is paused or broken
-	LastSlot  time.Time // zero if none has fired
+	LastSlot  time.Time // the latest that has fired; zero if none has
 	Missed    int64     // slots that did not fire
 	Paused    bool
 	Declared  bool   // by code; otherwise set at run time
@@ -122,9 +122,8 @@ func offsetOf(id string, window time.Duration) time.Duration {
 	if window <= 0 {
 		return 0
 	}
-	h := fnv.New64a()
-	_, _ = h.Write([]byte(id)) // never fails
-	part := float64(h.Sum64()>>11) / float64(1<<53)
+	sum := sha256.Sum256([]byte(id)) // simpler hashes put neighbours such as job-1, job-2 close together
+	part := float64(binary.BigEndian.Uint64(sum[:])>>11) / float64(1<<53)
 	return time.Duration(part * float64(window)).Truncate(time.Millisecond)
 }
 
@@ -180,14 +179,28 @@ func (w *Worker) Schedule(s Schedule) {
 
 // scheduleColumns are read by readSchedule.
 const scheduleColumns = `s.id, s.task, s.cron, s.zone, s.next_slot, s.next_run_at, s.last_slot, s.lane, s.payload, s.meta,
- s.max_attempts, s.spread, s.catch_up, s.no_overlap, s.paused, s.missed, coalesce(s.error, ''), s.declared, s.version, coalesce(s.declared_by, '')`
+ s.max_attempts, s.spread, s.catch_up, s.no_overlap, s.paused, s.missed, coalesce(s.error, ''), s.declared, s.version, (extract(epoch from s.run_offset) * 1000000)::bigint`
 
 // A scheduleRow is a row of rebase.schedules.
 type scheduleRow struct {
 	ScheduleState
-	nextSlot   time.Time
-	version    int64
-	declaredBy string
+	nextSlot time.Time
+	version  int64
+	offset   time.Duration
+	bad      error // why meta can't be read
+}
+
+// moved says that next_run_at was moved by hand: it is not what the next slot gives.
+func (s *scheduleRow) moved() bool {
+	return !s.nextSlot.IsZero() && !s.NextRunAt.Equal(s.nextSlot.Add(s.offset))
+}
+
+// collectSchedules reads all rows.
+func collectSchedules(into *[]*scheduleRow) func(pgx.Rows) error {
+	return func(rows pgx.Rows) (err error) {
+		*into, err = pgx.CollectRows(rows, readSchedule)
+		return err
+	}
 }
 
 func readSchedule(row pgx.CollectableRow) (*scheduleRow, error) {
@@ -195,20 +208,22 @@ func readSchedule(row pgx.CollectableRow) (*scheduleRow, error) {
 	var nextSlot, nextRun, lastSlot *time.Time
 	var payload, meta []byte
 	var catchUp int
+	var offset int64
 	err := row.Scan(&s.ID, &s.Task, &s.Cron, &s.Zone, &nextSlot, &nextRun, &lastSlot, &s.Lane, &payload, &meta,
-		&s.MaxAttempts, &s.Window, &catchUp, &s.NoOverlap, &s.Paused, &s.Missed, &s.Error, &s.Declared, &s.version, &s.declaredBy)
+		&s.MaxAttempts, &s.Window, &catchUp, &s.NoOverlap, &s.Paused, &s.Missed, &s.Error, &s.Declared, &s.version, &offset)
 	if err != nil {
 		return nil, err
 	}
+	s.offset = time.Duration(offset) * time.Microsecond
 	s.nextSlot, s.NextRunAt, s.LastSlot = timeOrZero(nextSlot), timeOrZero(nextRun), timeOrZero(lastSlot)
 	s.Payload, s.CatchUp = json.RawMessage(payload), catchUpOf(catchUp)
 	if meta != nil {
-		err = json.Unmarshal(meta, &s.Meta)
+		s.bad = json.Unmarshal(meta, &s.Meta) // it must not hide the others
 	}
 	if s.Paused || s.Error != "" {
 		s.NextRunAt = time.Time{}
 	}
-	return s, err
+	return s, nil
 }
 
 func timeOrZero(t *time.Time) time.Time {
@@ -218,50 +233,29 @@ func timeOrZero(t *time.Time) time.Time {
 	return t.UTC()
 }
 
-const schedulesSQL = `select ` + scheduleColumns + ` from rebase.schedules s where s.id > $1 order by s.id limit $2`
-
-// Schedules lists all schedules by id. An error ends it.
-func (q *Queue) Schedules(ctx context.Context) iter.Seq2[*ScheduleState, error] {
-	return func(yield func(*ScheduleState, error) bool) {
-		after := ""
-		for {
-			var page []*scheduleRow
-			err := q.round(ctx, statement{schedulesSQL, []any{after, listPage}, func(rows pgx.Rows) (err error) {
-				page, err = pgx.CollectRows(rows, readSchedule)
-				return err
-			}})
-			if err != nil {
-				yield(nil, fmt.Errorf("rebase: schedules: %w", err))
-				return
-			}
-			for _, s := range page {
-				if !yield(&s.ScheduleState, nil) {
-					return
-				}
-				after = s.ID
-			}
-			if len(page) < listPage {
-				return
-			}
-		}
-	}
-}
-
-// writeScheduleSQL inserts or edits. When to fire next is computed anew ($16) only if cron,
-// zone or paused changed; a new offset moves the next firing, not its slot. Nothing is written
-// when nothing changes.
+// writeScheduleSQL inserts or edits. When to fire next is computed anew ($15) only if cron
+// or zone changed; a new offset moves the next firing, not its slot. When nothing changes nothing
+// is written, nor is the row locked, so that a declaration never gets in the way of a firing.
 const writeScheduleSQL = `
 insert into rebase.schedules as s (id, task, cron, zone, lane, payload, meta, max_attempts, run_offset, spread, catch_up, no_overlap,
   declared, declared_by, next_slot, next_run_at, ahead)
-values ($1, $2, $3, $4, $5, $6::jsonb, $7::jsonb, $8, $9::interval, $10::interval, $11, $12, $13, $14, $15, $15::timestamptz + $9::interval,
-  $15::timestamptz + $9::interval - now())
+select n.*, $14, $15::timestamptz, $15::timestamptz + n.run_offset, coalesce($15::timestamptz + n.run_offset - now(), '0')
+from (select $1::text, $2::text, $3::text, $4::text, $5::text, $6::jsonb, $7::jsonb, $8::integer, $9::interval, $10::interval,
+    $11::integer, $12::boolean, $13::boolean) n (id, task, cron, zone, lane, payload, meta, max_attempts, run_offset, spread,
+    catch_up, no_overlap, declared)
+where not exists (
+  select from rebase.schedules o
+  where o.id = n.id
+  and (o.task, o.cron, o.zone, o.lane, o.payload, o.meta, o.max_attempts, o.run_offset, o.spread, o.catch_up, o.no_overlap, o.declared, o.error)
+    is not distinct from (n.task, n.cron, n.zone, n.lane, n.payload, n.meta, n.max_attempts, n.run_offset, n.spread, n.catch_up, n.no_overlap,
+      n.declared, null))
 on conflict (id) do update
 set task = excluded.task, cron = excluded.cron, zone = excluded.zone, lane = excluded.lane, payload = excluded.payload,
   meta = excluded.meta, max_attempts = excluded.max_attempts, run_offset = excluded.run_offset, spread = excluded.spread,
   catch_up = excluded.catch_up, no_overlap = excluded.no_overlap, declared = excluded.declared, declared_by = excluded.declared_by,
   next_slot = case when s.cron = excluded.cron and s.zone = excluded.zone and s.error is null then s.next_slot else excluded.next_slot end,
   next_run_at = case
-    when s.cron = excluded.cron and s.zone = excluded.zone and s.error is null then s.next_slot + excluded.run_offset
+    when s.cron = excluded.cron and s.zone = excluded.zone and s.error is null then s.next_run_at - s.run_offset + excluded.run_offset
     else excluded.next_run_at
   end,
   ahead = case when s.cron = excluded.cron and s.zone = excluded.zone and s.error is null then s.ahead else excluded.ahead end,
@@ -276,133 +270,4 @@ func (p *plannedSchedule) write(now time.Time, by string) statement {
 	slot, _ := p.next(now)
 	return statement{sql: writeScheduleSQL, args: []any{p.ID, p.row.task, p.Cron, p.Zone, p.row.lane, p.row.payload, p.row.meta, p.row.maxAttempts,
 		interval(p.offset), interval(p.Window), p.CatchUp.column(), p.NoOverlap, by != "", textOrNil([]byte(by)), timeOrNil(slot)}}
-}
-
-const (
-	nowSQL            = `select now()`
-	scheduleNotifySQL = `select case when $1::int <> 2 then pg_notify('` + channel + `', 's:') end`
-)
-
-// SetSchedule makes or changes a schedule at run time; any worker fires it. A change takes
-// effect with the first slot after now, and only if the cron expression or the zone changed. It
-// returns a *ScheduleError for a schedule that can't work.
-func (q *Queue) SetSchedule(ctx context.Context, s Schedule) error {
-	p, err := planSchedule(s, q.maxPayload)
-	if err != nil {
-		return err
-	}
-	now, err := q.now(ctx)
-	if err == nil {
-		err = q.changeSchedules(ctx, p.write(now, ""))
-	}
-	if err != nil {
-		return fmt.Errorf("rebase: set schedule %q: %w", s.ID, err)
-	}
-	return nil
-}
-
-// now is the database's clock.
-func (q *Queue) now(ctx context.Context) (now time.Time, err error) {
-	err = q.round(ctx, statement{nowSQL, nil, func(rows pgx.Rows) error {
-		_, err := pgx.ForEachRow(rows, []any{&now}, func() error { return nil })
-		return err
-	}})
-	return now.UTC(), err
-}
-
-// changeSchedules runs a statement and tells the workers.
-func (q *Queue) changeSchedules(ctx context.Context, st statement) error {
-	if err := q.round(ctx, st, statement{sql: scheduleNotifySQL, args: []any{int32(q.notify)}}); err != nil {
-		return err
-	}
-	q.eachEngine(func(e *engine) { e.schedulesChanged() })
-	return nil
-}
-
-// changeSchedule is changeSchedules for a statement that returns a row for the schedule that
-// it changed.
-func (q *Queue) changeSchedule(ctx context.Context, verb, id, sql string, args ...any) error {
-	found := false
-	err := q.changeSchedules(ctx, statement{sql, append([]any{id}, args...), func(rows pgx.Rows) error {
-		for rows.Next() {
-			found = true
-		}
-		return rows.Err()
-	}})
-	if err == nil && !found {
-		err = ErrNotFound
-	}
-	if err != nil {
-		return fmt.Errorf("rebase: %s schedule %q: %w", verb, storable(id, 100), err)
-	}
-	return nil
-}
-
-// DeleteSchedule removes a schedule; its jobs stay. One that code declares comes back with
-// the next start of that code: pause it instead. It returns ErrNotFound if there is none.
-func (q *Queue) DeleteSchedule(ctx context.Context, id string) error {
-	return q.changeSchedule(ctx, "delete", id, `
-with slots as (delete from rebase.schedule_slots where schedule_id = $1)
-delete from rebase.schedules where id = $1 returning id`)
-}
-
-// PauseSchedule stops a schedule's firing until ResumeSchedule. Slots in between are not
-// made up for and don't count as missed. It returns ErrNotFound if there is none.
-func (q *Queue) PauseSchedule(ctx context.Context, id string) error {
-	return q.changeSchedule(ctx, "pause", id, `
-update rebase.schedules set paused = true, version = version + 1, updated_at = statement_timestamp() where id = $1 returning id`)
-}
-
-// ResumeSchedule lets a paused schedule fire again, from the next slot on. It returns
-// ErrNotFound if there is none.
-func (q *Queue) ResumeSchedule(ctx context.Context, id string) error {
-	s, now, err := q.schedule(ctx, id)
-	if err != nil {
-		return fmt.Errorf("rebase: resume schedule %q: %w", storable(id, 100), err)
-	}
-	if !s.Paused {
-		return nil
-	}
-	p, err := planSchedule(s.Schedule, -1)
-	if err != nil {
-		return err
-	}
-	slot, at := p.next(now)
-	return q.changeSchedule(ctx, "resume", id, `
-update rebase.schedules
-set paused = false, next_slot = $2, next_run_at = $3::timestamptz, ahead = $3::timestamptz - now(), version = version + 1, updated_at = statement_timestamp()
-where id = $1
-returning id`, timeOrNil(slot), timeOrNil(at))
-}
-
-// schedule reads one schedule, and the database's clock.
-func (q *Queue) schedule(ctx context.Context, id string) (s *scheduleRow, now time.Time, err error) {
-	err = q.round(ctx,
-		statement{`select ` + scheduleColumns + ` from rebase.schedules s where s.id = $1`, []any{id}, func(rows pgx.Rows) error {
-			list, err := pgx.CollectRows(rows, readSchedule)
-			if len(list) > 0 {
-				s = list[0]
-			}
-			return err
-		}},
-		statement{nowSQL, nil, func(rows pgx.Rows) error {
-			_, err := pgx.ForEachRow(rows, []any{&now}, func() error { return nil })
-			return err
-		}})
-	if err == nil && s == nil {
-		err = ErrNotFound
-	}
-	return s, now.UTC(), err
-}
-
-// FireSchedule makes a job of the schedule now, beside its slots, which stay as they are. The
-// job's Slot is zero. It returns ErrNotFound if there is none.
-func (q *Queue) FireSchedule(ctx context.Context, id string) error {
-	return q.changeSchedule(ctx, "fire", id, `
-with made as (
-  insert into rebase.jobs (task, lane, payload, meta, max_attempts)
-  select s.task, s.lane, s.payload, s.meta, s.max_attempts from rebase.schedules s where s.id = $1
-  returning task
-)
-select rebase.wake(made.task, $2::int) from made`, int32(q.notify))
 }

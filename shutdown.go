@@ -1,6 +1,7 @@
 package rebase
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -94,7 +95,8 @@ func (e *engine) goodbye(ctx context.Context) {
 }
 
 // drained says whether RunOnce is done: an idle look that began when nothing was
-// running or unrecorded found nothing that is due.
+// running or unrecorded found nothing that is due. After an error it waits for the
+// handlers, but not for results that can't be written: shutDown does, for a time.
 func (e *engine) drained() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -102,9 +104,13 @@ func (e *engine) drained() bool {
 	if len(e.tasks) == 0 {
 		return true
 	}
-	busy := e.running > 0 || e.buffered > 0 || e.unsaved > 0 || len(e.over) > 0
-	if busy || k.more || k.woken || e.onceErr != nil {
-		return e.onceErr != nil && !busy
+	switch {
+	case e.running > 0 || e.buffered > 0:
+		return false
+	case e.onceErr != nil || len(e.tasks) == 0:
+		return true
+	case e.unsaved > 0 || len(e.over) > 0 || k.more || k.woken:
+		return false
 	}
 	if k.idle == 0 || k.idleSaw != e.attempts {
 		k.woken = true
@@ -114,14 +120,15 @@ func (e *engine) drained() bool {
 	return k.idleDue < 0 || k.idleDue > 2*minRetry
 }
 
-// onceFailed ends RunOnce at the first error of a claim.
+// onceFailed ends RunOnce at the first error of a claim, or when results can't be
+// written.
 func (e *engine) onceFailed(err error) bool {
 	if !e.once {
 		return false
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.onceErr = err
+	e.onceErr = cmp.Or(e.onceErr, err)
 	e.changed.set()
 	return true
 }
@@ -131,5 +138,5 @@ func (e *engine) reapFirst() error {
 	if err := e.reap(e.base, 365*24*time.Hour); err != nil {
 		return err
 	}
-	return e.fireDuty(e.base, time.Now())
+	return e.fireOnce(e.base)
 }

@@ -14,7 +14,8 @@ import (
 // looks now and then, and warns once per change.
 
 // unservedSQL finds tasks with a due job and no live worker: one probe a task, by a
-// loose scan of jobs_unfinished.
+// loose scan of jobs_unfinished. The case keeps the order: whether a job is due may mean
+// to step over all the running ones of the task, so it is asked only if nobody serves it.
 const unservedSQL = `
 with recursive found (task) as (
   (select p.task from rebase.jobs p where p.finished_at is null and p.crashes = 0 order by p.task limit 1)
@@ -29,12 +30,14 @@ with recursive found (task) as (
 select f.task
 from found f
 where f.task is not null
-and not exists (select from rebase.workers w where w.tasks @> array[f.task] and ` + aliveSQL + `)
-and (
-  select true from rebase.jobs p
-  where p.finished_at is null and p.crashes = 0 and p.status = 'pending'
-  and p.task = f.task and p.run_at <= now() - interval '1 second'
-  limit 1)
+and case
+  when exists (select from rebase.workers w where w.tasks @> array[f.task] and ` + aliveSQL + `) then false
+  else (
+    select true from rebase.jobs p
+    where p.finished_at is null and p.crashes = 0 and p.status = 'pending'
+    and p.task = f.task and p.run_at <= now() - interval '1 second'
+    limit 1)
+end
 limit 100`
 
 // unservedPeriod is how often a worker looks at the least; mostly it does along with the

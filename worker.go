@@ -78,8 +78,10 @@ type WorkerOptions struct {
 	// IsInfrastructure tells errors of handlers that speak of PostgreSQL's connection
 	// from failures of the job: they use no attempt, 25 times in a row. If nil, that are a
 	// failed connect, a closed connection or pool, and SQLSTATE 08xxx, 57P01 to 57P05,
-	// 53300 and 25006.
+	// 53300 and 25006, and a connection that broke when the worker's own did.
 	IsInfrastructure func(error) bool
+
+	defaultInfrastructure bool // IsInfrastructure was nil
 }
 
 // TaskOptions configure a task in a worker. Nil, and every zero field, is the default.
@@ -88,7 +90,7 @@ type TaskOptions struct {
 	// the worker's.
 	Concurrency int
 	// LaneConcurrency is how many jobs of one lane run at once, over all processes. If
-	// zero, there is no limit.
+	// zero, there is no limit. Jobs without a lane aren't limited.
 	LaneConcurrency int
 	// Timeout ends an attempt as a failure. If zero, the worker's; if negative, there is
 	// none.
@@ -155,7 +157,7 @@ func (o *WorkerOptions) complete(q *Queue) error {
 		o.Backoff = defaultBackoff
 	}
 	if o.IsInfrastructure == nil {
-		o.IsInfrastructure = isInfrastructure
+		o.IsInfrastructure, o.defaultInfrastructure = isInfrastructure, true
 	}
 	switch {
 	case o.Concurrency < 0 || o.Concurrency > 10_000:
@@ -316,7 +318,6 @@ func (e *engine) work(ctx context.Context) error {
 	if e.listener != nil {
 		others.Go(e.listenLoop)
 	}
-	others.Go(e.debugLoop)
 	e.untilStop(ctx)
 	hard := time.Now().Add(e.w.opts.ShutdownTimeout)
 	err := e.shutDown(&claimer, hard)
@@ -329,6 +330,9 @@ func (e *engine) work(ctx context.Context) error {
 	others.Wait()
 	timer.Stop()
 	e.goodbye(ctx)
+	if e.onceErr != nil {
+		return errors.Join(fmt.Errorf("rebase: RunOnce: %w", e.onceErr), err)
+	}
 	return err
 }
 

@@ -32,7 +32,9 @@ create table rebase.schedules (
   last_job        bigint,
   created_at      timestamptz not null default statement_timestamp(),
   updated_at      timestamptz not null default statement_timestamp(),
-  constraint schedules_names check (octet_length(id) between 1 and 200 and octet_length(task) between 1 and 255 and octet_length(lane) <= 255)
+  constraint schedules_names check (octet_length(id) between 1 and 200 and octet_length(task) between 1 and 255 and octet_length(lane) <= 255),
+  constraint schedules_attempts check (max_attempts >= 1),
+  constraint schedules_times check (isfinite(next_slot) and isfinite(next_run_at))
 ) with (fillfactor = 70);
 
 create index schedules_next on rebase.schedules (next_run_at) where not paused and error is null;
@@ -43,5 +45,8 @@ create table rebase.schedule_slots (
   fired_at    timestamptz not null default statement_timestamp(),
   primary key (schedule_id, slot)
 );
+
+-- For pruning.
+create index schedule_slots_fired on rebase.schedule_slots (fired_at);
 
 insert into rebase.migrations (version, min_reader) values (3, 1);

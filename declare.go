@@ -1,0 +1,145 @@
+package rebase
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Tending the table of schedules, once a minute: the declarations of the code are written
+// where the table differs, and schedules that broke or were moved away by a step of the clock
+// are brought back. It reads more than what is due, so no firing waits for it twice, and what
+// it finds unchanged it neither writes nor locks.
+
+// tendSchedules does so if it is time.
+func (e *engine) tendSchedules(ctx context.Context, now time.Time) error {
+	if now.Sub(e.tended) < firePeriod {
+		return nil
+	}
+	err := e.declare(ctx)
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "55P03" {
+		return nil // lock_not_available: somebody else is writing it; again at the next look
+	}
+	if err != nil {
+		return err
+	}
+	if err := e.bringBack(ctx); err != nil {
+		return err
+	}
+	e.tended = now
+	return nil
+}
+
+// newerSQL reads the clock; since when this worker has been there ($3, if it is known
+// already); and which of its schedules a live worker has declared that came later. The order of
+// start and name is total, so two workers never take turns.
+const newerSQL = `
+select now(), me.since, coalesce((
+  select array_agg(s.id)
+  from rebase.schedules s
+  join rebase.workers w on w.id = s.declared_by
+  where s.id = any($1::text[]) and s.declared and w.id <> $2
+  and (w.started_at, w.id) > (me.since, $2) and ` + aliveSQL + `), '{}')
+from (select coalesce($3::timestamptz, (select w.started_at from rebase.workers w where w.id = $2), now()) as since) me`
+
+// declare writes the schedules of the code where they differ from the table's; but not over
+// those that a live worker has declared otherwise, which may be the next version's.
+func (e *engine) declare(ctx context.Context) error {
+	if len(e.scheduleIDs) == 0 {
+		return nil
+	}
+	var now time.Time
+	taken := map[string]bool{}
+	args := []any{e.scheduleIDs, e.id, timeOrNil(e.since)}
+	err := e.results.round(ctx, e.roundLimit(), statement{newerSQL, args, func(rows pgx.Rows) error {
+		var ids []string
+		_, err := pgx.ForEachRow(rows, []any{&now, &e.since, &ids}, func() error {
+			for _, id := range ids {
+				taken[id] = true
+			}
+			return nil
+		})
+		return err
+	}})
+	if err != nil {
+		return err
+	}
+	var statements []statement
+	for _, id := range e.scheduleIDs {
+		if !taken[id] {
+			statements = append(statements, e.w.schedules[id].write(now.UTC(), e.id))
+		}
+	}
+	for len(statements) > 0 {
+		n := min(len(statements), 200)
+		if err := e.results.round(ctx, e.roundLimit(), statements[:n]...); err != nil {
+			return err
+		}
+		statements = statements[n:]
+	}
+	return nil
+}
+
+// astraySQL finds schedules that were marked as broken, and those whose next firing is much
+// further away than when it was computed: the clock was set back. It reads the whole table.
+const astraySQL = `
+select ` + scheduleColumns + `
+from rebase.schedules s
+where not s.paused
+and (s.error is not null or s.next_run_at > now() + s.ahead + greatest(s.ahead, interval '10 minutes'))
+and (not s.declared or s.id = any($1::text[]))
+order by s.error is not null
+limit 1000`
+
+const (
+	breakScheduleSQL = `update rebase.schedules set error = $2, version = version + 1, updated_at = now() where id = $1 and version = $3`
+	anchorSQL        = `
+update rebase.schedules
+set next_slot = $2, next_run_at = $3::timestamptz, ahead = coalesce($3::timestamptz - now(), '0'), version = version + 1
+where id = $1 and version = $4`
+	healSQL = `
+update rebase.schedules
+set error = null, next_slot = coalesce(next_slot, $2), next_run_at = coalesce(next_run_at, $3), version = version + 1, updated_at = now()
+where id = $1 and version = $4`
+)
+
+// plan checks a row as a declaration is checked.
+func (s *scheduleRow) plan() (*plannedSchedule, error) {
+	if s.bad != nil {
+		return nil, &ScheduleError{ID: s.ID, Field: "meta", Reason: s.bad.Error()}
+	}
+	return planSchedule(s.Schedule, -1)
+}
+
+// bringBack anchors anew what a step of the clock has moved away, and heals what was broken and
+// can be fired by this host: it may know a time zone that another doesn't.
+func (e *engine) bringBack(ctx context.Context) error {
+	var now time.Time
+	var rows []*scheduleRow
+	err := e.results.round(ctx, e.roundLimit(),
+		statement{nowSQL, nil, func(rows pgx.Rows) error {
+			_, err := pgx.ForEachRow(rows, []any{&now}, func() error { return nil })
+			return err
+		}},
+		statement{astraySQL, []any{e.scheduleIDs}, collectSchedules(&rows)})
+	if err != nil {
+		return err
+	}
+	for _, s := range rows {
+		p, err := s.plan()
+		if err != nil {
+			continue // stays marked, or will be when it is due
+		}
+		sql := cmp.Or(map[bool]string{true: healSQL}[s.Error != ""], anchorSQL)
+		slot, at := p.next(now.UTC().Add(-p.offset))
+		err = e.results.round(ctx, e.roundLimit(), statement{sql: sql, args: []any{s.ID, timeOrNil(slot), timeOrNil(at), s.version}})
+		if err != nil && !isRefused(err) { // refused: locked by somebody; in a minute
+			return err
+		}
+	}
+	return nil
+}

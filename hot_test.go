@@ -1,0 +1,111 @@
+package rebase_test
+
+// A claim and a renewal change no column that an index names, so PostgreSQL makes them HOT
+// updates: no index entry is written for a job between its enqueue and its end. It is what
+// the speed of the queue rests on, and one careless index would end it.
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rebasejobs/rebase/internal/pgtest"
+)
+
+// The rule behind J1 and J11: no index of rebase.jobs names, as a column or in its
+// predicate, anything that a claim or a renewal writes.
+func TestNoIndexNamesAColumnThatAClaimOrARenewalWrites(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	rows, err := pool.Query(t.Context(), `
+		select c.relname || ': ' || coalesce(pg_get_expr(i.indpred, i.indrelid), '') || ' ' || coalesce(pg_get_expr(i.indexprs, i.indrelid), '') || ' ' || (
+			select string_agg(a.attname, ' ') from pg_attribute a where a.attrelid = i.indexrelid)
+		from pg_index i
+		join pg_class c on c.oid = i.indexrelid
+		where i.indrelid = 'rebase.jobs'::regclass`)
+	require.NoError(t, err)
+	indexes, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, len(indexes), 6)
+	for _, index := range indexes {
+		for _, column := range []string{"status", "fence", "attempts", "runs", "locked_by", "locked_until", "started_at", "updated_at"} {
+			require.NotContains(t, strings.FieldsFunc(index, notInName), column, index)
+		}
+	}
+}
+
+func notInName(r rune) bool { return r != '_' && (r < 'a' || r > 'z') }
+
+// A change is what pg_stat says about the updates of rebase.jobs.
+type change struct{ updates, hot int64 }
+
+func changes(t *testing.T, pool *pgxpool.Pool) (c change) {
+	// A backend reports when it is idle, at once if it is told to.
+	err := pool.QueryRow(t.Context(), "select n_tup_upd, n_tup_hot_upd from pg_stat_user_tables where relid = 'rebase.jobs'::regclass").Scan(&c.updates, &c.hot)
+	require.NoError(t, err)
+	return c
+}
+
+// untilChanged waits until the statistics tell of so many more updates, and returns how many of
+// them were HOT.
+func untilChanged(t *testing.T, pool *pgxpool.Pool, before change, updates int64) (hot int64) {
+	var now change
+	require.Eventually(t, func() bool {
+		now = changes(t, pool)
+		return now.updates-before.updates >= updates
+	}, 30*time.Second, 50*time.Millisecond, "%d more updates", updates)
+	require.Equal(t, updates, now.updates-before.updates)
+	return now.hot - before.hot
+}
+
+// J10: of 3,000 jobs, each claimed and then renewed, every claim is HOT and every renewal
+// is, even when all jobs of a page are renewed in one transaction. (Rows so small that a page
+// can't hold all of them twice, once they are claimed, would not be: here they are of 400
+// bytes.)
+func TestEveryClaimAndEveryRenewalIsHOT(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	_, err := pool.Exec(t.Context(), "alter table rebase.jobs set (autovacuum_enabled = off)")
+	require.NoError(t, err)
+	const n = 3000
+	enqueueMany(t, pool, "hot", n, nil)
+	s := newStepper(t, pool, nil, "hot")
+
+	before := changes(t, pool)
+	for claimed := 0; claimed < n; {
+		holds, err := s.Claim("hot", 500, true, false)
+		require.NoError(t, err)
+		require.NotEmpty(t, holds)
+		claimed += len(holds)
+		for _, h := range holds {
+			s.Begin(h)
+		}
+	}
+	s.Disconnect() // which makes the backend report
+	require.EqualValues(t, n, untilChanged(t, pool, before, n), "claims that are HOT")
+
+	before = changes(t, pool)
+	require.NoError(t, s.Renew())
+	s.Disconnect()
+	require.EqualValues(t, n, untilChanged(t, pool, before, n), "renewals that are HOT")
+}
+
+// The same in a worker at work: of a drain of 4,000 jobs all claims are HOT; the results
+// aren't, since a job that has ended goes from one index to another.
+func TestEveryClaimOfADrainIsHOT(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	const n = 4000
+	ids := enqueueMany(t, pool, "hot", n, nil)
+	before := changes(t, pool)
+	count := newTally()
+	drain(t, pool, newWorker(t, pool, 10, "hot", count.handle, nil))
+	count.once(t, ids)
+	hot := untilChanged(t, pool, before, 2*n)
+	require.GreaterOrEqual(t, hot, int64(n*98/100), fmt.Sprintf("of %d claims", n))
+}

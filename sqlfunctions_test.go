@@ -1,0 +1,302 @@
+package rebase_test
+
+// Enqueueing from SQL (J23), and the gate that every enqueue asks (N1). A session that
+// listens and holds the shared lock of a task's bucket stands for a worker that sleeps.
+
+import (
+	"context"
+	"fmt"
+	mathrand "math/rand/v2"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rebasejobs/rebase"
+	"github.com/rebasejobs/rebase/internal/pgtest"
+)
+
+func itoa(id int64) string { return strconv.FormatInt(id, 10) }
+
+// listen opens a connection that listens, and is asleep for the given tasks.
+func (d *desk) listen(asleep ...string) *pgx.Conn {
+	d.t.Helper()
+	conn, err := pgx.Connect(d.t.Context(), pgtest.URL(d.t, d.pool))
+	require.NoError(d.t, err)
+	d.t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	_, err = conn.Exec(d.t.Context(), `listen rebase_jobs`)
+	require.NoError(d.t, err)
+	_, err = conn.Exec(d.t.Context(), `select pg_advisory_lock_shared(7236, hashtext(task) & 15) from unnest($1::text[]) task`, asleep)
+	require.NoError(d.t, err)
+	return conn
+}
+
+// heard returns what the connection has been told so far: notifications come in the order
+// of the commits, so a mark sent now comes last.
+func (d *desk) heard(conn *pgx.Conn) (all []string) {
+	d.t.Helper()
+	mark := fmt.Sprint("mark ", mathrand.Uint64())
+	d.exec(`select pg_notify('rebase_jobs', $1)`, mark)
+	ctx, cancel := context.WithTimeout(d.t.Context(), patience)
+	defer cancel()
+	for {
+		n, err := conn.WaitForNotification(ctx)
+		require.NoError(d.t, err)
+		if n.Payload == mark {
+			return all
+		}
+		all = append(all, n.Payload)
+	}
+}
+
+// advisoryLocks counts the advisory locks that any session of this database holds.
+func (d *desk) advisoryLocks() int {
+	d.t.Helper()
+	return tell[int](d, `select count(*) from pg_locks where locktype = 'advisory'
+		and database = (select oid from pg_database where datname = current_database())`)
+}
+
+// everyWay makes one job of the task in every way there is.
+func (d *desk) everyWay(task string) map[string]func() {
+	tx := func(f func(pgx.Tx) error) {
+		d.t.Helper()
+		require.NoError(d.t, pgx.BeginFunc(d.t.Context(), d.pool, f))
+	}
+	return map[string]func(){
+		"pool": func() { d.enqueue(task, nil) },
+		"tx": func() {
+			tx(func(tx pgx.Tx) error { _, err := d.q.EnqueueTx(d.t.Context(), tx, task, nil, nil); return err })
+		},
+		"many": func() {
+			_, err := d.q.EnqueueMany(d.t.Context(), []rebase.Item{{Task: task}, {Task: task}})
+			require.NoError(d.t, err)
+		},
+		"sql": func() { d.exec(`select rebase.enqueue($1)`, task) },
+		"sql, many": func() {
+			d.exec(`select rebase.enqueue_many(jsonb_build_array(jsonb_build_object('task', $1::text)))`, task)
+		},
+	}
+}
+
+// N1: whoever enqueues notifies if a worker of the task sleeps, and otherwise not.
+func TestN1AnEnqueueNotifiesOnlyIfAWorkerSleeps(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	// A task of another bucket.
+	other := tell[string](d, `select 'u' || i from generate_series(1, 1000) i where hashtext('u' || i) & 15 <> hashtext('t') & 15 limit 1`)
+	awake, asleep := d.listen(), d.listen()
+	for way, enqueue := range d.everyWay("t") {
+		enqueue()
+		require.Empty(t, d.heard(awake), way)
+	}
+	_, err := asleep.Exec(t.Context(), `select pg_advisory_lock_shared(7236, hashtext('t') & 15)`)
+	require.NoError(t, err)
+	for way, enqueue := range d.everyWay("t") {
+		enqueue()
+		require.Equal(t, []string{"t:t"}, d.heard(awake), way)
+	}
+	for way, enqueue := range d.everyWay(other) {
+		enqueue()
+		require.Empty(t, d.heard(awake), way)
+	}
+	require.Equal(t, 1, d.advisoryLocks(), "the sleeper's")
+}
+
+// N1: a rolled-back enqueue and a duplicate notify nobody; a batch tells each task once.
+func TestN1OneNotificationForEachTaskThatGotAJob(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	conn := d.listen("a", "b", "c", "k")
+	items := []rebase.Item{{Task: "a"}, {Task: "b"}, {Task: "a"}, {Task: "c"}, {Task: "b"}, {Task: "k", Options: keyed("k")}}
+	d.enqueue("k", keyed("k"))
+	require.Equal(t, []string{"t:k"}, d.heard(conn))
+	_, err := d.q.EnqueueMany(t.Context(), items)
+	require.NoError(t, err)
+	require.ElementsMatch(t, []string{"t:a", "t:b", "t:c"}, d.heard(conn))
+	d.exec(`select rebase.enqueue_many('[{"task": "a"}, {"task": "a"}, {"task": "b"}, {"task": "k", "idempotency_key": "k"}]')`)
+	require.ElementsMatch(t, []string{"t:a", "t:b"}, d.heard(conn))
+	d.enqueue("k", keyed("k"))
+	d.exec(`select rebase.enqueue('k', idempotency_key => 'k')`)
+	tx := d.begin(pgx.TxOptions{})
+	_, err = d.q.EnqueueManyTx(t.Context(), tx, items)
+	require.NoError(t, err)
+	require.NoError(t, tx.Rollback(t.Context()))
+	require.Empty(t, d.heard(conn))
+}
+
+// N1: Always asks nobody, Never tells nobody.
+func TestN1AlwaysAndNeverAskNobody(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	conn := d.listen()
+	enqueue := func(mode rebase.NotifyMode) []string {
+		q := deskOn(t, d.pool, &rebase.Options{Notify: mode}).q
+		_, err := q.Enqueue(t.Context(), "t", nil, nil)
+		require.NoError(t, err)
+		_, err = q.EnqueueMany(t.Context(), []rebase.Item{{Task: "a"}, {Task: "b"}, {Task: "a"}})
+		require.NoError(t, err)
+		return slices.Sorted(slices.Values(d.heard(conn)))
+	}
+	require.Equal(t, []string{"t:a", "t:b", "t:t"}, enqueue(rebase.Always))
+	require.Empty(t, enqueue(rebase.Gated))
+	_, err := conn.Exec(t.Context(), `select pg_advisory_lock_shared(7236, i) from generate_series(0, 15) i`)
+	require.NoError(t, err)
+	require.Empty(t, enqueue(rebase.Never))
+	require.Equal(t, []string{"t:a", "t:b", "t:t"}, enqueue(rebase.Gated))
+}
+
+// N1, Q63: Retry, Redrive and ResumeTask make jobs pending too, and ask as well.
+func TestQ63RetryRedriveAndResumeWakeASleeper(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	conn := d.listen("t")
+	id := d.enqueue("t", nil).ID
+	d.ended(id, rebase.StatusFailed)
+	require.Equal(t, []string{"t:t"}, d.heard(conn))
+	require.NoError(t, d.q.Retry(t.Context(), id))
+	require.Equal(t, []string{"t:t"}, d.heard(conn), "retry")
+	require.Error(t, d.q.Retry(t.Context(), id))
+	require.Empty(t, d.heard(conn), "a retry that did nothing")
+	d.ended(id, rebase.StatusFailed)
+	_, err := d.q.Redrive(t.Context(), rebase.Filter{}, 0)
+	require.NoError(t, err)
+	require.Equal(t, []string{"t:t"}, d.heard(conn), "redrive")
+	require.NoError(t, d.q.PauseTask(t.Context(), "t"))
+	require.NoError(t, d.q.ResumeTask(t.Context(), "t"))
+	require.Equal(t, []string{"t:t"}, d.heard(conn), "resume")
+}
+
+// J23: rebase.enqueue takes what Enqueue takes, and answers null for a duplicate.
+func TestJ23EnqueueInSQL(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	id := tell[int64](d, `select rebase.enqueue('t', '{"a": [1, null]}', delay => '1 h', max_attempts => 5, idempotency_key => 'k', lane => 'l', meta => '{"m": "n"}')`)
+	require.True(t, tell[bool](d, `select payload = '{"a": [1, null]}' and run_at - created_at = interval '1 h' and max_attempts = 5 and lane = 'l'
+		and idempotency_key = 'k' and meta = '{"m": "n"}' and status = 'pending' from rebase.jobs where id = $1`, id))
+	require.Nil(t, tell[*int64](d, `select rebase.enqueue('t', idempotency_key => 'k')`))
+	require.True(t, d.enqueue("t", keyed("k")).Duplicate, "both sides mean the same key")
+	d.enqueue("t", keyed("ключ"))
+	require.Nil(t, tell[*int64](d, `select rebase.enqueue('t', idempotency_key => 'ключ')`))
+	plain := tell[int64](d, `select rebase.enqueue('t')`)
+	nulls := tell[int64](d, `select rebase.enqueue('t', null, null, null, null, null, null, null)`)
+	empty := tell[int64](d, `select rebase.enqueue('t', idempotency_key => '')`)
+	at := tell[int64](d, `select rebase.enqueue('t', run_at => '2031-01-01 00:00Z')`)
+	require.True(t, tell[bool](d, `select run_at = '2031-01-01 00:00Z' from rebase.jobs where id = $1`, at))
+	require.Equal(t, 3, tell[int](d, `select count(*) from rebase.jobs where id = any($1) and payload = 'null' and run_at = created_at
+		and max_attempts = 3 and lane = '' and idempotency_key is null and key_hash is null and meta is null`, []int64{plain, nulls, empty}))
+	for _, bad := range []string{`rebase.enqueue('')`, `rebase.enqueue(repeat('x', 256))`, `rebase.enqueue('t', max_attempts => 0)`, `rebase.enqueue('t', run_at => 'infinity')`} {
+		_, err := d.pool.Exec(t.Context(), "select "+bad)
+		requireState(t, err, "23514")
+	}
+}
+
+// J23: rebase.enqueue_many answers in the order of its items, null for duplicates.
+func TestJ23EnqueueManyInSQL(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	ids := list[*int64](d, `select id from rebase.enqueue_many('[
+		{"task": "b", "payload": 1, "idempotency_key": "k"}, {"task": "a", "payload": [2], "delay": "1 h", "lane": "l", "max_attempts": 9, "meta": {"m": "n"}},
+		{"task": "b", "payload": 3, "idempotency_key": "k"}, {"task": "a", "run_at": "2031-01-01T00:00:00Z"}]') order by ord`)
+	require.Len(t, ids, 4)
+	require.Nil(t, ids[2])
+	require.Equal(t, []int64{*ids[0], *ids[1], *ids[3]}, list[int64](d, `select id from rebase.jobs order by payload <> '1', payload <> '[2]'`))
+	require.True(t, tell[bool](d, `select run_at - created_at = interval '1 h' and lane = 'l' and max_attempts = 9 and meta = '{"m": "n"}'
+		and payload = '[2]' from rebase.jobs where id = $1`, *ids[1]))
+	require.True(t, tell[bool](d, `select run_at = '2031-01-01 00:00Z' and payload = 'null' and max_attempts = 3 from rebase.jobs where id = $1`, *ids[3]))
+	require.Empty(t, list[*int64](d, `select id from rebase.enqueue_many('[]')`))
+}
+
+// J23: a role that may call the functions needs no right to the tables; others may not.
+func TestJ23ARoleMayBeAllowedToEnqueueAndNothingElse(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	role := fmt.Sprintf("rebase_test_role_%d", mathrand.Uint32())
+	d.exec(`create role ` + role)
+	t.Cleanup(func() {
+		_, _ = d.pool.Exec(context.Background(), `drop owned by `+role+`; drop role `+role, pgx.QueryExecModeSimpleProtocol)
+	})
+	as := func(sql string) error {
+		return pgx.BeginFunc(t.Context(), d.pool, func(tx pgx.Tx) error {
+			_, err := tx.Exec(t.Context(), `set local role `+role+`; `+sql, pgx.QueryExecModeSimpleProtocol)
+			return err
+		})
+	}
+	d.exec(`grant usage on schema rebase to ` + role)
+	requireState(t, as(`select rebase.enqueue('t')`), "42501")
+	requireState(t, as(`select rebase.enqueue_many('[{"task": "t"}]')`), "42501")
+	d.exec(`grant execute on function rebase.enqueue, rebase.enqueue_many to ` + role)
+	require.NoError(t, as(`select rebase.enqueue('t')`))
+	require.NoError(t, as(`select rebase.enqueue_many('[{"task": "t"}]')`))
+	requireState(t, as(`select * from rebase.jobs`), "42501")
+	require.Equal(t, 2, d.jobs())
+}
+
+// J23, Q64: in a trigger, with savepoints and failing statements: one job for each row that
+// stays, and no advisory lock left.
+func TestQ64ATriggerThatEnqueuesLeavesNoLockBehind(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.exec(`create table orders (id int primary key, total int check (total > 0))`)
+	d.exec(`create function ordered() returns trigger language plpgsql as $$ begin
+		perform rebase.enqueue('ordered', jsonb_build_object('id', new.id), idempotency_key => new.id::text); return new; end $$`)
+	d.exec(`create trigger ordered after insert on orders for each row execute function ordered()`)
+	tx := d.begin(pgx.TxOptions{})
+	must := func(sql string) {
+		t.Helper()
+		_, err := tx.Exec(t.Context(), sql)
+		require.NoError(t, err)
+	}
+	must(`insert into orders values (1, 10), (2, 20)`)
+	must(`savepoint one`)
+	must(`insert into orders values (3, 30)`)
+	must(`rollback to one`)
+	_, err := tx.Exec(t.Context(), `insert into orders values (4, 40), (1, 10)`) // the second row fails after the first one's trigger, or before
+	requireState(t, err, "23505")
+	must(`rollback to one`)
+	_, err = tx.Exec(t.Context(), `select rebase.enqueue('ordered'), 1 / (total - 10) from orders`)
+	requireState(t, err, "22012")
+	must(`rollback to one`)
+	require.Zero(t, d.advisoryLocks())
+	must(`insert into orders values (5, 50)`)
+	require.NoError(t, tx.Commit(t.Context()))
+	require.Equal(t, []int{1, 2, 5}, list[int](d, `select (payload -> 'id')::int from rebase.jobs order by 1`))
+	require.Zero(t, d.advisoryLocks())
+}
+
+// Q64: statements that are cancelled at any moment leave no advisory lock behind.
+func TestQ64CancelledStatementsLeaveNoLockBehind(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	held := d.begin(pgx.TxOptions{}) // some of them wait for this one's key
+	_, err := d.q.EnqueueTx(t.Context(), held, "t", nil, keyed("held"))
+	require.NoError(t, err)
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for i := range 40 {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(mathrand.N(4000))*time.Microsecond)
+				items := []rebase.Item{{Task: "t"}, {Task: "u"}, {Task: "t", Options: keyed("held")}}[:1+i%3]
+				_ = pgx.BeginFunc(ctx, d.pool, func(tx pgx.Tx) error { // fails or not, whenever its time is up
+					_, err := d.q.EnqueueManyTx(ctx, tx, items)
+					return err
+				})
+				cancel()
+			}
+		})
+	}
+	wg.Wait()
+	require.Eventually(t, func() bool { return d.advisoryLocks() == 0 }, patience, 10*time.Millisecond)
+	conn := d.begin(pgx.TxOptions{}) // statement_timeout cancels on the server, and the session lives
+	for range 20 {
+		_, err := conn.Exec(t.Context(), `savepoint s; set local statement_timeout = 5;
+			select rebase.enqueue('t') from generate_series(1, 100000)`, pgx.QueryExecModeSimpleProtocol)
+		requireState(t, err, "57014")
+		require.Zero(t, d.advisoryLocks())
+		_, err = conn.Exec(t.Context(), `rollback to s`)
+		require.NoError(t, err)
+	}
+}
