@@ -107,7 +107,10 @@ with recursive found (lane, n) as (
       and p.run_at <= now()
       and (p.run_at, p.id) >= (coalesce(l.floor_at, '0001-01-01 00:00Z'), coalesce(l.floor_id, 0))
       order by p.run_at, p.id
-      limit greatest(least($8::int, case when $13::int > 0 and f.lane <> '' then $13::int - coalesce(b.n, 0) else $8::int end), 0)
+      limit greatest(least($8::int, case
+        when $13::int = 0 or f.lane = '' then $8::int
+        when strpos(current_setting('rebase.lanes', true), ',' || hashtext($5::text) || ',') > 0 then $13::int - coalesce(b.n, 0)
+        else 0 end), 0)
       for update skip locked
     ) y
     where f.lane is not null
@@ -117,8 +120,14 @@ select c.*, (select max(f.lane) from found f), (select count(f.lane)::int from f
 from (values (1)) one (row)
 left join c on true`
 
-// laneLockSQL makes those who count a task's lanes do it one after the other.
-const laneLockSQL = `select pg_advisory_xact_lock(7237, hashtext($1::text))`
+// laneLockSQL makes those who count a task's lanes do it one after the other. A statement of
+// its own, because what follows must see what the last one to hold the lock has committed. Who
+// can't have it doesn't wait, or a frozen process would stop the claims of all others: the
+// claim finds no lock noted in the transaction's setting, leaves limited lanes out, and they
+// are looked at again soon.
+const laneLockSQL = `
+select set_config('rebase.lanes', coalesce(current_setting('rebase.lanes', true), '') ||
+  case when pg_try_advisory_xact_lock(7237, hashtext($1::text)) then ',' || hashtext($1::text) || ',' else '' end, true)`
 
 // claimIDsSQL: the jobs of $5, as far as they are due, at most $6. For those that a
 // head look has found below a floor. "finished_at is null", which pending implies, is
@@ -152,7 +161,8 @@ with nothing as (select)` + claimHead + `
       and p.status = 'pending'
       and p.task = l.task
       and p.run_at <= now()
-      and (l.lane_limit = 0 or p.lane = '' or l.lane_limit > (
+      and (l.lane_limit = 0 or p.lane = ''
+        or strpos(current_setting('rebase.lanes', true), ',' || hashtext(l.task) || ',') > 0 and l.lane_limit > (
         select count(*)
         from rebase.claims k
         cross join lateral unnest(k.ids) i (id)
@@ -185,6 +195,10 @@ select l.ord::int,
     select true from rebase.jobs p
     where p.finished_at is null and p.crashes = 0 and p.status = 'pending' and p.task = l.task and p.lane = ''
     and p.run_at <= now()
+    limit 1), (
+    select true from rebase.jobs p
+    where p.finished_at is null and p.crashes > 0 and p.status = 'pending' and p.task = l.task
+    and p.run_at <= now()
     limit 1), false),
   (extract(epoch from least((
     select p.run_at from rebase.jobs p
@@ -194,6 +208,7 @@ select l.ord::int,
   ), (
     select min(p.run_at) from rebase.jobs p
     where p.finished_at is null and p.crashes > 0 and p.status = 'pending' and p.task = l.task
+    and p.run_at > now()
   )) - clock_timestamp()) * 1000000)::bigint
 from unnest($1::text[]) with ordinality l (task, ord)
 where not exists (select from rebase.paused z where z.task = l.task)`

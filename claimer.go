@@ -115,7 +115,7 @@ func (e *engine) claimLoop() {
 		if e.onceFailed(err) {
 			return
 		}
-		sleep(again.next(), e.stop)
+		e.takeTurn(&again, e.stop)
 	}
 }
 
@@ -500,7 +500,7 @@ func (e *engine) takeTurns(b *batch) {
 		b.laned.turn = k.turn
 	}
 	for i := range b.claim.attempts {
-		if l := b.claim.attempts[i].lane; cut && l != nil && l.task.turn != k.turn {
+		if l := b.claim.attempts[i].lane; cut && l != nil && (l.task.turn != k.turn || k.turn == 0) { // at first all are 0
 			k.turn++
 			l.task.turn = k.turn
 		}

@@ -107,12 +107,17 @@ set error = null, next_slot = coalesce(next_slot, $2), next_run_at = coalesce(ne
 where id = $1 and version = $4`
 )
 
-// plan checks a row as a declaration is checked.
+// plan checks a row as a declaration is checked. Its offset is the row's: next_run_at was made
+// with that.
 func (s *scheduleRow) plan() (*plannedSchedule, error) {
 	if s.bad != nil {
 		return nil, &ScheduleError{ID: s.ID, Field: "meta", Reason: s.bad.Error()}
 	}
-	return planSchedule(s.Schedule, -1)
+	p, err := planSchedule(s.Schedule, -1)
+	if err == nil {
+		p.offset = s.offset
+	}
+	return p, err
 }
 
 // bringBack anchors anew what a step of the clock has moved away, and heals what was broken and

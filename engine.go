@@ -96,7 +96,9 @@ type engine struct {
 	started          time.Time // when an attempt last began
 
 	claimsAway, resultsAway outage
-	cutAt                   time.Time // when either of the two connections was last found broken
+	nextTry                 time.Time     // when the next of the loops may try the database again
+	returned                chan struct{} // closed and made anew when the database is back
+	cutAt                   time.Time     // when either of the two connections was last found broken
 
 	// See notify.go.
 	listening bool // notifications arrive

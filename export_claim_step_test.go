@@ -223,3 +223,13 @@ func FloorInUse(w *Worker, task, lane string) bool {
 
 // FloorLag is how far behind the clock a floor stays.
 const FloorLag = floorLag
+
+// Ahead is how many jobs the worker would hold in stock for the task, with handlers of this
+// mean time, payloads of this size, and claims that take so long.
+func Ahead(w *Worker, task string, mean, claim time.Duration, bytes float64) int {
+	e := newEngine(context.Background(), w, false)
+	defer e.hardEnd()
+	t := e.byName[task]
+	t.mean, t.bytes, e.look.time = mean, bytes, claim
+	return e.ahead(t)
+}

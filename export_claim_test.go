@@ -14,7 +14,7 @@ var WorkerStatements = map[string]string{
 	"expiredSQL": expiredSQL, "reapSQL": reapSQL, "giveBackSQL": giveBackSQL, "emptyClaimsSQL": emptyClaimsSQL,
 	"purgeSQL": purgeSQL + "j.finished_at", "purgeDeadSQL": purgeDeadSQL + "j.finished_at",
 	"insertOneSQL": insertOneSQL, "insertManySQL": insertManySQL, "findDuplicatesSQL": findDuplicatesSQL,
-	"completeTxSQL": completeTxSQL,
+	"completeTxSQL": completeTxSQL, "orphanSQL": orphanSQL,
 }
 
 // WorkerSettings is the statement that precedes them in each transaction of a worker's.

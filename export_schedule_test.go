@@ -85,6 +85,9 @@ func (f *Firer) Tend(ctx context.Context) error {
 	return f.e.tendSchedules(ctx, time.Now())
 }
 
+// Tended says whether all of the last Tend was done.
+func (f *Firer) Tended() bool { return !f.e.tended.IsZero() }
+
 // Told says what becomes of the plan for the next look when a change is notified before, or
 // during, a look: whether the next is at once.
 func (f *Firer) Told(during bool) bool {

@@ -9,7 +9,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	mathrand "math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -246,31 +246,39 @@ func TestQ25KeysOfAnyLengthWorkOrAreRefusedBeforeAnySQL(t *testing.T) {
 func TestQ27OverlappingKeysInAnyOrderDoNotDeadlock(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	const writers, batches, keys = 8, 6, 40
-	var wg sync.WaitGroup
-	for writer := range writers {
-		wg.Go(func() {
-			for batch := range batches {
-				var items []rebase.Item
-				for _, i := range mathrand.Perm(keys) {
-					items = append(items, rebase.Item{Task: fmt.Sprint("t", i%3), Options: keyed(fmt.Sprint(batch, "/", i))})
-				}
-				err := pgx.BeginFunc(t.Context(), d.pool, func(tx pgx.Tx) error {
-					if writer%4 == 0 {
-						_, err := tx.Exec(t.Context(), `select rebase.enqueue_many(jsonb_agg(jsonb_build_object(
-							'task', 't' || i % 3, 'idempotency_key', $1 || '/' || i) order by random())) from generate_series(0, $2::int - 1) i`, fmt.Sprint(batch), keys)
-						return err
-					}
-					_, err := d.q.EnqueueManyTx(t.Context(), tx, items)
-					return err
-				})
-				if err != nil {
-					t.Errorf("writer %d: %v", writer, err)
-				}
+	const writers, batches, keys = 8, 4, 600
+	write := func(writer, batch int) error {
+		return pgx.BeginFunc(t.Context(), d.pool, func(tx pgx.Tx) error {
+			if writer%4 == 0 {
+				_, err := tx.Exec(t.Context(), `select rebase.enqueue_many(jsonb_agg(jsonb_build_object(
+					'task', 't' || i % 3, 'idempotency_key', $1 || '/' || i) order by random())) from generate_series(0, $2::int - 1) i`, fmt.Sprint(batch), keys)
+				return err
 			}
+			var items []rebase.Item
+			for i := range keys {
+				items = append(items, rebase.Item{Task: fmt.Sprint("t", i%3), Options: keyed(fmt.Sprint(batch, "/", i))})
+			}
+			if writer%2 == 0 {
+				slices.Reverse(items)
+			}
+			_, err := d.q.EnqueueManyTx(t.Context(), tx, items)
+			return err
 		})
 	}
-	wg.Wait()
+	for batch := range batches {
+		start := make(chan struct{}) // all at once
+		var wg sync.WaitGroup
+		for writer := range writers {
+			wg.Go(func() {
+				<-start
+				if err := write(writer, batch); err != nil {
+					t.Errorf("writer %d: %v", writer, err)
+				}
+			})
+		}
+		close(start)
+		wg.Wait()
+	}
 	require.Equal(t, batches*keys, d.jobs())
 }
 

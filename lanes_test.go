@@ -147,6 +147,11 @@ func TestConcurrentClaimersDoNotExceedALaneLimitTogether(t *testing.T) {
 		})
 	}
 	all.Wait()
+	last := newStepper(t, pool, &rebase.TaskOptions{LaneConcurrency: 3}, "laned")
+	for range 10 { // those before may not all have had the lock
+		_, err := last.Claim("laned", 5, false, false)
+		require.NoError(t, err)
+	}
 	require.Equal(t, map[string]int{"x": 3, "y": 3}, runningLanes(t, pool))
 }
 
@@ -162,6 +167,29 @@ func runningLanes(t *testing.T, pool *pgxpool.Pool) map[string]int {
 	}
 	require.NoError(t, rows.Err())
 	return lanes
+}
+
+// J26: a process that is frozen while it counts a task's lanes stops no claims: those of the
+// task's limited lanes wait, jobs without a lane and other tasks don't.
+func TestAFrozenClaimerOfLimitedLanesStopsNobodyElse(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	s := newStepper(t, pool, &rebase.TaskOptions{LaneConcurrency: 3}, "laned")
+	enqueueMany(t, pool, "laned", 4, &rebase.EnqueueOptions{Lane: "x"})
+	_, err := s.Claim("laned", 1, false, false) // learns that there are lanes
+	require.NoError(t, err)
+	frozen, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = frozen.Exec(t.Context(), "select pg_advisory_xact_lock(7237, hashtext('laned'))")
+	require.NoError(t, err)
+	enqueueMany(t, pool, "laned", 2, nil)
+	holds, err := s.Claim("laned", 10, false, true)
+	require.NoError(t, err)
+	require.Len(t, holds, 2, "the jobs without a lane")
+	require.NoError(t, frozen.Rollback(t.Context()))
+	_, err = s.Claim("laned", 10, false, false)
+	require.NoError(t, err)
+	require.Equal(t, map[string]int{"": 2, "x": 3}, runningLanes(t, pool))
 }
 
 // J26, J8: a job that was reaped is under its lane's limit too.

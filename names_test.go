@@ -154,6 +154,19 @@ func TestQ48HostileSessionsHaveNoEffect(t *testing.T) {
 	}
 }
 
+// Q48: the schema that a hostile session makes is the same, so its functions and defaults
+// are bound to what they mean.
+func TestQ48TheSchemaMadeByAHostileSessionIsTheSame(t *testing.T) {
+	t.Parallel()
+	d := deskOn(t, pgtest.Empty(t), nil)
+	require.NoError(t, deskOn(t, d.hostile(pgx.QueryExecModeCacheStatement, true, odd...), nil).q.Migrate(t.Context()))
+	require.Equal(t, newDesk(t).schemaOf(), d.schemaOf())
+	require.Zero(t, tell[int](d, `select count(*) from pg_depend where classid <> 'pg_extension'::regclass
+		and refobjid in (select oid from pg_proc where pronamespace = 'evil'::regnamespace union all select oid from pg_operator where oprnamespace = 'evil'::regnamespace)
+		and objid in (select oid from pg_proc where pronamespace = 'rebase'::regnamespace union all select oid from pg_class where relnamespace = 'rebase'::regnamespace)`))
+	d.enqueue("t", nil)
+}
+
 // Q48: a worker that runs on, in a hostile session: it listens, falls asleep, is woken,
 // reaps and cleans up, and no statement of its own fails.
 func TestQ48AWorkerListensAndReapsInAHostileSession(t *testing.T) {

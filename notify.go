@@ -119,7 +119,7 @@ func (e *engine) listenLoop() {
 			sleep(unprovenWait, e.quit)
 			continue
 		}
-		sleep(again.next(), e.quit)
+		e.takeTurn(&again, e.quit)
 	}
 }
 
@@ -446,7 +446,8 @@ const pingSQL = `select pg_notify('` + channel + `', 'p:' || $1::text)`
 func (e *engine) pingStatement() (st []statement, nonce string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.ping.nonce == "" || !e.listening && !e.ping.sent.IsZero() {
+	open := !e.ping.sent.IsZero() && e.ping.seen != e.ping.nonce // its patience must not begin anew
+	if e.ping.nonce == "" || open || !e.listening && !e.ping.sent.IsZero() {
 		return nil, ""
 	}
 	if !e.ping.sent.IsZero() {

@@ -121,16 +121,28 @@ func TestN4ARefusedListenIsTriedAgain(t *testing.T) {
 
 // Q36: a half-open connection, where packets vanish, is noticed by a ping that doesn't
 // come back. Meanwhile the worker looks by itself, and when the network is back it hears.
+// So also when renewals, which send the pings, are more frequent than the patience is long.
 func TestQ36AHalfOpenListenIsNoticed(t *testing.T) {
 	t.Parallel()
+	for _, lease := range []time.Duration{5 * time.Minute, 3 * time.Second} {
+		t.Run(lease.String(), func(t *testing.T) {
+			t.Parallel()
+			halfOpen(t, lease)
+		})
+	}
+}
+
+func halfOpen(t *testing.T, lease time.Duration) {
 	r := newRig(t)
 	far, proxy := r.behind()
-	s := r.sleeper(&rebase.WorkerOptions{PollInterval: 100 * time.Millisecond, Listen: func(ctx context.Context) (*pgx.Conn, error) {
+	s := r.sleeper(&rebase.WorkerOptions{VisibilityTimeout: lease, PollInterval: 100 * time.Millisecond, Listen: func(ctx context.Context) (*pgx.Conn, error) {
 		return pgx.ConnectConfig(ctx, far.pool.Config().ConnConfig)
 	}}, "a")
 	proxy.BlackHole(true)
 	s.RenewNow() // the ping goes out by another connection
+	since := time.Now()
 	r.until(func() bool { return !s.Listening() }, "it is noticed")
+	require.Less(t, time.Since(since), 15*time.Second+soon)
 	s.starts(one(t)(r.elsewhere(rebase.Gated).Enqueue(t.Context(), "a", nil, nil)))
 	proxy.BlackHole(false)
 	s.sleeps()

@@ -60,7 +60,7 @@ func TestQ15RunEndsWheneverItIsTold(t *testing.T) {
 		var both sync.WaitGroup
 		for range 2 {
 			both.Go(func() {
-				if err := w.Run(ctx); err != nil && err.Error() != "rebase: the worker is running already" {
+				if err := w.Run(ctx); err != nil && err.Error() != "rebase: worker is already running" {
 					t.Error(err)
 				}
 			})

@@ -94,5 +94,9 @@ var planWants = map[string]planWant{
 		args:    fixedArgs(`'{plain}', array[encode(substring(sha256('key9990') from 1 for 16), 'hex')]`),
 		indexes: []string{"jobs_key"}, cond: "task key_hash", buffers: 20,
 	},
+	"orphanSQL": {
+		args:    fixedArgs("'laned', '', '0001-01-01 00:00Z', 0, 100"),
+		indexes: []string{"jobs_unfinished"}, cond: "ROW", buffers: 1000, head: true, sorts: true,
+	},
 	"completeTxSQL": {args: fixedArgs("7, 7"), indexes: []string{"jobs_pkey"}, cond: "id", buffers: 20},
 }

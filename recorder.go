@@ -40,7 +40,7 @@ func (e *engine) recordLoop() {
 			e.reachable(&e.resultsAway, err)
 			e.untrusted()
 			e.onceFailed(err)
-			sleep(again.next(), e.quit)
+			e.takeTurn(&again, e.quit)
 		case err != nil:
 			e.log.Error("rebase: a statement of the worker failed", "error", err, "worker", e.id)
 			sleep(again.next(), e.quit)
@@ -243,6 +243,10 @@ func (e *engine) reachable(o *outage, err error) {
 		e.cutAt = time.Now()
 	}
 	changed := o.away != away
+	if err == nil && o.failed {
+		close(e.returned)
+		e.returned, e.nextTry = make(chan struct{}), time.Time{}
+	}
 	o.away, o.failed = away, err != nil
 	both := e.claimsAway.away && e.resultsAway.away
 	first := changed && (o.away && !both || !o.away && !(e.claimsAway.away || e.resultsAway.away))
@@ -259,5 +263,27 @@ func (e *engine) reachable(o *outage, err error) {
 		e.log.Error("rebase: the database refuses the worker's statements; trying again", "error", err, "worker", e.id)
 	default:
 		e.log.Info("rebase: the database is back", "worker", e.id)
+	}
+}
+
+// takeTurn waits before a loop tries the database again. A connection that broke is made
+// anew at once; when that fails too the loops take turns, a second apart, so that a
+// process makes one try a second while the database is away. When one of them has got
+// through, the others follow at once.
+func (e *engine) takeTurn(again *redial, done <-chan struct{}) {
+	e.mu.Lock()
+	returned, wait := e.returned, again.next()
+	if again.failures > 1 {
+		now := time.Now()
+		wait = max(wait, e.nextTry.Sub(now))
+		e.nextTry = now.Add(wait + time.Second)
+	}
+	e.mu.Unlock()
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-returned:
+	case <-done:
 	}
 }

@@ -2,7 +2,6 @@ package rebase
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -164,15 +163,21 @@ func (e *engine) purgeArchived(ctx context.Context, sql string, args []any, arch
 	return n, from, err
 }
 
+// An archiveError is an error of the user's function. It has no Unwrap: what failed there,
+// a network perhaps, says nothing about the database.
+type archiveError struct{ text string }
+
+func (e *archiveError) Error() string { return "retention: archive: " + e.text }
+
 // callArchive keeps a panic of the user's function from ending the process.
 func callArchive(ctx context.Context, tx pgx.Tx, jobs []*Job, archive func(context.Context, pgx.Tx, []*Job) error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = &PanicError{Value: v}
+			err = &archiveError{"panic: " + panicText(v)}
 		}
 	}()
 	if err := archive(ctx, tx, jobs); err != nil {
-		return fmt.Errorf("retention: archive: %w", err)
+		return &archiveError{errorText(err)}
 	}
 	return nil
 }

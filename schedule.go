@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -100,7 +101,14 @@ func planSchedule(s Schedule, maxPayload int) (*plannedSchedule, error) {
 	}
 	var err error
 	if p.expr, err = cron.Parse(s.Cron); err != nil {
-		return fail("cron", err.Error())
+		reason := err.Error()
+		if parse, ok := errors.AsType[*cron.ParseError](err); ok {
+			reason = fmt.Sprintf("%q: %s", storable(s.Cron, 100), parse.Reason)
+			if parse.Field != "" {
+				reason = fmt.Sprintf("%q: %s: %s", storable(s.Cron, 100), parse.Field, parse.Reason)
+			}
+		}
+		return fail("cron", reason)
 	}
 	if p.loc, err = cron.LoadZone(s.Zone); err != nil {
 		return fail("zone", err.Error())

@@ -37,6 +37,21 @@ func (r *rig) due(id string, minutes int) {
 		next_run_at = date_trunc('minute', now()) - $2 * interval '1 minute' + run_offset where id = $1`, id, minutes)
 }
 
+// slotOf lets a daily schedule be due for the slot of midnight n days ago, and no other: its
+// offset becomes as long.
+func (r *rig) slotOf(id string, n int) {
+	r.t.Helper()
+	r.exec(`update rebase.schedules set next_slot = date_trunc('day', now(), 'UTC') - $2 * interval '24 hours', run_offset = $2 * interval '24 hours',
+		next_run_at = date_trunc('day', now(), 'UTC') where id = $1`, id, n)
+}
+
+// shift moves all schedules and what is known of their slots back in time, as if it had passed.
+func (r *rig) shift(d time.Duration) {
+	r.t.Helper()
+	r.exec(`update rebase.schedules set next_slot = next_slot - $1::interval, next_run_at = next_run_at - $1::interval, last_slot = last_slot - $1::interval`, d)
+	r.exec(`update rebase.schedule_slots set slot = slot - $1::interval, fired_at = fired_at - $1::interval`, d)
+}
+
 // firer steps a worker that declares the schedules.
 func (r *rig) firer(declared ...rebase.Schedule) *rebase.Firer {
 	w := r.worker(nil)
@@ -271,7 +286,7 @@ func TestWindowSpreadsSchedulesEvenly(t *testing.T) {
 			require.Less(t, math.Abs(float64(n-100)), 50.0, "%s: %v", format, tenths)
 		}
 	}
-	require.Equal(t, 33462*time.Millisecond, rebase.ScheduleOffset(rebase.Schedule{ID: "job-0001", Window: 300 * time.Second}), "a stable function of the id")
+	require.Equal(t, 88817*time.Millisecond, rebase.ScheduleOffset(rebase.Schedule{ID: "job-0001", Window: 300 * time.Second}), "a stable function of the id")
 
 	s := rebase.Schedule{ID: "job-0001", Cron: "* * * * *", Task: "t", Window: 300 * time.Second}
 	r.set(s)

@@ -300,3 +300,28 @@ func TestQ64CancelledStatementsLeaveNoLockBehind(t *testing.T) {
 		require.NoError(t, err)
 	}
 }
+
+// N1: an enqueue that never notifies can be part of a two-phase commit, and a session that
+// prepares holds no lock of ours.
+func TestN1NeverAllowsTwoPhaseCommit(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	if tell[string](d, `show max_prepared_transactions`) == "0" {
+		t.Skip("the server allows no prepared transactions")
+	}
+	q := deskOn(t, d.pool, &rebase.Options{Notify: rebase.Never}).q
+	d.listen("t") // somebody sleeps
+	conn, err := d.pool.Acquire(t.Context())
+	require.NoError(t, err)
+	defer conn.Release()
+	tx, err := conn.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = q.EnqueueManyTx(t.Context(), tx, []rebase.Item{{Task: "t"}, {Task: "t", Options: keyed("k")}})
+	require.NoError(t, err)
+	name := fmt.Sprintf("rebase_test_%d", mathrand.Uint64())
+	_, err = tx.Exec(t.Context(), `prepare transaction '`+name+`'`)
+	require.NoError(t, err)
+	require.Zero(t, d.jobs())
+	d.exec(`commit prepared '` + name + `'`)
+	require.Equal(t, 2, d.jobs())
+}

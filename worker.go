@@ -282,6 +282,7 @@ func newEngine(ctx context.Context, w *Worker, once bool) *engine {
 		claimSignal: newSignal(), recordSignal: newSignal(), watchSignal: newSignal(), changed: newSignal(),
 		byName: map[string]*taskState{}, held: map[int64]*claim{}, intern: map[string]string{"": "", "running": "running"},
 		names: []string{}, far: map[int64]farClaim{}, sweep: sweep{from: lowest}, stop: make(chan struct{}), quit: make(chan struct{}),
+		returned: make(chan struct{}),
 	}
 	e.base, e.hardEnd = context.WithCancel(context.WithoutCancel(ctx))
 	e.handlers = context.WithoutCancel(ctx)
@@ -328,6 +329,7 @@ func (e *engine) work(ctx context.Context) error {
 	}
 	timer := time.AfterFunc(time.Until(hard), e.hardEnd) // a round under way ends by itself, or now
 	others.Wait()
+	claimer.Wait() // it may have a claim on the wire still
 	timer.Stop()
 	e.goodbye(ctx)
 	if e.onceErr != nil {
@@ -354,7 +356,7 @@ func (e *engine) connect(ctx context.Context) error {
 		}
 		if ctx.Err() == nil {
 			e.reachable(&e.resultsAway, err)
-			sleep(again.next(), ctx.Done())
+			e.takeTurn(&again, ctx.Done())
 		}
 	}
 	return nil

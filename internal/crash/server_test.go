@@ -60,7 +60,7 @@ func TestAnOutageLongerThanTheLeaseFailsNothing(t *testing.T) {
 	b, server := newServerBed(t, 2, 1)
 	b.start(10)
 	b.make(12, Payload{For: 2 * time.Second, Does: doesDeaf})
-	b.make(4, Payload{For: 6 * time.Second})
+	b.make(4, Payload{For: 4 * time.Second})
 	b.make(4, Payload{For: 2 * time.Second, Does: doesQuery})
 	b.await("all to be busy", "select count(*) = 20 from crash.runs where ended_at is null")
 	b.make(200, Payload{For: time.Millisecond})

@@ -115,9 +115,9 @@ func TestBlackHoleHidesTheServersDeathFromTheClient(t *testing.T) {
 	eventually(t, "both sides have gone", func() bool { return p.Conns() == 0 })
 }
 
-// The lower bound holds for every trip. The upper one is a count, and measured against a bare timer and an undelayed
-// trip: on a busy machine these are late too, and ten good trips take longer to collect. A proxy that is late by itself
-// never has one.
+// The lower bound holds for every trip. The upper one is a share, and measured against a bare timer and an undelayed
+// trip: on a busy machine these are late too. A proxy on time then still has one trip in two or three within the bound,
+// one that is 3 ms late by itself one in forty; one in eight is asked.
 func TestDelayIsExactToWithinAMillisecondEachWay(t *testing.T) {
 	t.Parallel()
 	p, s := proxied(t)
@@ -125,7 +125,7 @@ func TestDelayIsExactToWithinAMillisecondEachWay(t *testing.T) {
 	c, plain := dial(t, p), dial(t, proxyTo(t, s.addr))
 	deadline := time.Now().Add(patience)
 	exact, trips := 0, 0
-	for ; exact < 10 && time.Now().Before(deadline); trips++ {
+	for ; (exact < 10 || 8*exact < trips) && time.Now().Before(deadline); trips++ {
 		start := time.Now()
 		ping(t, c)
 		trip := time.Since(start)
@@ -137,7 +137,8 @@ func TestDelayIsExactToWithinAMillisecondEachWay(t *testing.T) {
 			exact++
 		}
 	}
-	require.Equal(t, 10, exact, "exact trips of %d", trips)
+	require.GreaterOrEqual(t, exact, 10, "exact trips of %d", trips)
+	require.GreaterOrEqual(t, 8*exact, trips, "eight times the exact trips, and all")
 }
 
 // A sleep for each piece would take 200 ms a read of 64 KiB: 12.8 s for this, and more for small reads.

@@ -1,0 +1,30 @@
+package rebase
+
+import (
+	"context"
+	"time"
+)
+
+// What the black-box tests of workers need of the inside: a reaper that can be stopped
+// between its look and its write, and the check for tasks that nobody serves.
+
+// A Reaper is an engine without loops.
+type Reaper struct{ e *engine }
+
+func NewReaper(w *Worker) *Reaper { return &Reaper{newEngine(context.Background(), w, true)} }
+
+// Look lists the expired claims, as a process would that could renew for so long.
+func (r *Reaper) Look(ctx context.Context, trusted time.Duration) ([]int64, error) {
+	expired, _, err := r.e.expiredClaims(ctx, trusted)
+	return expired, err
+}
+
+// Write takes back what the look has found.
+func (r *Reaper) Write(ctx context.Context, tokens []int64) error {
+	return r.e.reapClaims(ctx, tokens, false)
+}
+
+// Unserved warns of tasks that no live worker serves.
+func (r *Reaper) Unserved(ctx context.Context) error { return r.e.unservedDuty(ctx, time.Now()) }
+
+func (r *Reaper) Close() { r.e.results.drop() }
