@@ -1,10 +1,7 @@
 package rebase
 
 import (
-	"context"
-	"fmt"
 	"math/rand/v2"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -24,13 +21,14 @@ const (
 	claimHead = `
 , c as (
   update rebase.jobs j
-  set status = 'running', fence = $1::bigint, attempts = j.attempts + 1, runs = j.runs + 1, locked_by = $2::text,
+  set status = 'running', fence = $1::bigint, attempts = least(j.attempts, 2147483646) + 1, runs = least(j.runs, 2147483646) + 1, locked_by = $2::text,
     locked_until = now() + $3::interval, started_at = case when $4::boolean then now() end, updated_at = now()
   where j.ctid = any(array(`
 
 	claimTail = `))
   returning ` + jobColumns + `
 ), ledger as (
+
   insert into rebase.claims (token, locked_until, lease, worker, ids)
   select $1::bigint, now() + $3::interval, $3::interval, $2::text, array_agg(c.id)
   from c
@@ -277,120 +275,4 @@ func (e *engine) claimStatement(b *batch, sql string, args ...any) statement {
 	b.claim = &claim{token: b.token}
 	all := append([]any{b.token, e.id, interval(e.w.opts.VisibilityTimeout), !b.ahead}, args...)
 	return statement{sql: sql, args: all, rows: func(rows pgx.Rows) error { return e.readBatch(rows, b) }}
-}
-
-// readBatch reads jobs. One that can't be read doesn't disturb the others: it is
-// noted, and given back when the claim has been committed.
-func (e *engine) readBatch(rows pgx.Rows, b *batch) error {
-	c := b.claim
-	c.attempts = make([]attempt, 0, max(min(b.wanted, aheadRows), 1))
-	for rows.Next() {
-		raw := rows.RawValues()
-		if len(raw) > jobColumnCount {
-			r := rowReader{raw: raw, fields: rows.FieldDescriptions(), next: jobColumnCount}
-			b.lastLane, b.seen = r.text(nil), int(r.int())
-		}
-		if raw[0] == nil {
-			continue // the row that only tells of the scan
-		}
-		c.attempts = append(c.attempts, attempt{})
-		a := &c.attempts[len(c.attempts)-1]
-		if err := readJob(rows, &a.job, e.intern); err != nil {
-			b.broken = append(b.broken, err)
-			a.state = stateFinished
-			a.outcome = outcome{kind: kindBroken, err: errorText(err)}
-		}
-	}
-	return rows.Err()
-}
-
-// jobColumnCount is the number of jobColumns.
-const jobColumnCount = 24
-
-// claimRound sends the statements as one transaction and hands over what they bring.
-// It runs on the bookkeeping context: once a claim is sent it is always read to its
-// end, because rows that are claimed and unknown would wait for their lease.
-func (e *engine) claimRound(ctx context.Context, batches []*batch, statements []statement) error {
-	sent := time.Now()
-	err := e.claims.round(ctx, e.roundLimit(), statements...)
-	if err == nil {
-		e.deliver(batches, sent)
-		return nil
-	}
-	if isLost(err) {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		for _, b := range batches {
-			e.lostTokens = append(e.lostTokens, lostToken{token: b.token, until: sent.Add(3 * e.roundLimit())})
-		}
-		e.duties.tokens = time.Time{}
-		e.recordSignal.set()
-	}
-	return fmt.Errorf("claim: %w", err)
-}
-
-// deliver takes the jobs of committed claims into the buffer and starts what can
-// start.
-func (e *engine) deliver(batches []*batch, sent time.Time) {
-	now := time.Now()
-	var claimed []Event
-	e.mu.Lock()
-	for _, b := range batches {
-		e.deliverBatch(b, sent, now)
-		if e.events != nil {
-			for i := range b.claim.attempts {
-				claimed = append(claimed, e.event(EventClaimed, &b.claim.attempts[i], nil))
-			}
-		}
-	}
-	e.counts.Claims += int64(len(batches))
-	e.startSlots(now)
-	e.mu.Unlock()
-	e.events.add(claimed...)
-	for _, b := range batches {
-		for _, err := range b.broken {
-			e.log.Error("rebase: a row can't be read and is put aside", "error", err, "worker", e.id)
-		}
-	}
-}
-
-func (e *engine) deliverBatch(b *batch, sent, now time.Time) {
-	c := b.claim
-	if c.left = len(c.attempts); c.left == 0 {
-		return
-	}
-	c.deadline = sent.Add(e.leaseLocal())
-	e.held[c.token] = c
-	e.counts.Claimed += int64(c.left)
-	e.arm(now.Add(maxWait))
-	for i := range c.attempts {
-		a := &c.attempts[i]
-		e.adopt(a, b, now)
-		switch {
-		case a.state == stateFinished: // unreadable
-			e.save(a, a.outcome)
-		case e.stopping:
-			e.save(a, outcome{kind: kindReleased})
-		default:
-			e.enbuffer(a)
-		}
-	}
-}
-
-// adopt ties a job to its place in the engine.
-func (e *engine) adopt(a *attempt, b *batch, now time.Time) {
-	t := e.byName[a.job.Task]
-	if t == nil { // an unreadable row's task, perhaps
-		t = e.tasks[0]
-	}
-	a.claim, a.lane, a.arrived, a.ahead, a.timeout = b.claim, t.lane(a.job.Lane), now, b.ahead, t.timeout
-	a.engine, a.job.attempt = e, a
-	size := float64(len(a.job.Payload))
-	t.bytes += (size - t.bytes) / 64
-	if a.job.crashes > 0 {
-		e.reaped++
-	}
-	if a.job.Lane != "" {
-		t.laned = true
-	}
 }

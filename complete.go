@@ -50,7 +50,7 @@ func (j *Job) CompleteTx(ctx context.Context, tx pgx.Tx) error {
 	}
 	var id int64
 	err := tx.QueryRow(ctx, completeTxSQL, j.ID, j.Fence).Scan(&id)
-	return j.completed(err, errors.Is(err, pgx.ErrNoRows))
+	return j.completed(ctx, err, errors.Is(err, pgx.ErrNoRows))
 }
 
 // completing marks the attempt before the statement is sent: if its reply is lost, the
@@ -69,13 +69,16 @@ func (j *Job) completing() error {
 	return nil
 }
 
-func (j *Job) completed(err error, lost bool) error {
+func (j *Job) completed(ctx context.Context, err error, lost bool) error {
 	if lost {
 		a := j.attempt
 		a.engine.mu.Lock()
 		a.completing = false
 		a.engine.mu.Unlock()
 		return ErrLeaseLost
+	}
+	if err != nil && errors.Is(context.Cause(ctx), ErrLeaseLost) {
+		return fmt.Errorf("rebase: CompleteTx: %w: %w", ErrLeaseLost, err) // that is why ctx has ended
 	}
 	if err != nil {
 		return fmt.Errorf("rebase: CompleteTx: %w", err)

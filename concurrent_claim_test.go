@@ -200,3 +200,28 @@ func claimAll(s *rebase.Stepper, n int, got chan<- int64) error {
 		}
 	}
 }
+
+// Q6: a worker whose lease ran out unnoticed claims the same job again: its first attempt has
+// ended with that, and isn't kept alive by the second one's renewals.
+func TestAWorkerThatClaimsItsOwnLostJobEndsTheFirstAttempt(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	s := newStepper(t, pool, nil, "count")
+	enqueueMany(t, pool, "count", 1, nil)
+	first, err := s.Claim("count", 1, true, false)
+	require.NoError(t, err)
+	require.Len(t, first, 1)
+	s.Begin(first[0])
+	for _, table := range []string{"jobs", "claims"} {
+		_, err = pool.Exec(t.Context(), "update rebase."+table+" set locked_until = now() - interval '1 s'")
+		require.NoError(t, err)
+	}
+	require.NoError(t, s.Reap())
+	second, err := s.Claim("count", 1, false, true)
+	require.NoError(t, err)
+	require.Len(t, second, 1)
+	require.Equal(t, first[0].Job().ID, second[0].Job().ID)
+	require.True(t, first[0].Settled())
+	require.False(t, second[0].Settled())
+	require.EqualValues(t, 1, s.Lost())
+}

@@ -308,11 +308,13 @@ func isClosedPool(err error) bool {
 
 // poolConnect makes connections as the pool would: its address and fallbacks, TLS,
 // BeforeConnect (which may fetch a password) and AfterConnect (which may set a
-// role).
-func poolConnect(pool *pgxpool.Pool) func(context.Context) (*pgx.Conn, error) {
+// role). Notifications go to heard, or if that is nil to WaitForNotification, whatever the
+// pool does with its own.
+func poolConnect(pool *pgxpool.Pool, heard pgconn.NotificationHandler) func(context.Context) (*pgx.Conn, error) {
 	return func(ctx context.Context) (*pgx.Conn, error) {
 		config := pool.Config() // a copy
 		cc := config.ConnConfig
+		cc.OnNotification = heard
 		if config.BeforeConnect != nil {
 			if err := config.BeforeConnect(ctx, cc); err != nil {
 				return nil, fmt.Errorf("BeforeConnect: %w", err)

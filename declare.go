@@ -15,23 +15,23 @@ import (
 // are brought back. It reads more than what is due, so no firing waits for it twice, and what
 // it finds unchanged it neither writes nor locks.
 
-// tendSchedules does so if it is time.
-func (e *engine) tendSchedules(ctx context.Context, now time.Time) error {
+// tendSchedules does so if it is time, and says whether all of it is done.
+func (e *engine) tendSchedules(ctx context.Context, now time.Time) (done bool, err error) {
 	if now.Sub(e.tended) < firePeriod {
-		return nil
+		return true, nil
 	}
-	err := e.declare(ctx)
+	err = e.declare(ctx)
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "55P03" {
-		return nil // lock_not_available: somebody else is writing it; again at the next look
+		return false, nil // lock_not_available: somebody else is writing it
+	}
+	if err == nil {
+		err = e.bringBack(ctx)
 	}
 	if err != nil {
-		return err
-	}
-	if err := e.bringBack(ctx); err != nil {
-		return err
+		return false, err
 	}
 	e.tended = now
-	return nil
+	return true, nil
 }
 
 // newerSQL reads the clock; since when this worker has been there ($3, if it is known

@@ -60,6 +60,7 @@ type engine struct {
 	tended      time.Time // when the code's schedules were last written
 	since       time.Time // when this worker came, by the database's clock
 	scheduleIDs []string  // that the code declares
+	refusalSaid time.Time // when it was last said that the database refuses one
 	unserved    map[string]bool
 	orphans     orphanKey
 

@@ -44,7 +44,8 @@ type Explanation struct {
 	// doesn't matter.
 	In time.Duration
 	// Workers and Slots are the live workers that serve the task, and how many of its
-	// jobs they can run at once; Busy is how many they hold.
+	// jobs they can run at once; Busy is how many of these slots are taken, by jobs of any
+	// task.
 	Workers, Slots, Busy int
 	// LaneLimit and LaneBusy are the smallest limit of the job's lane (0: none), and how
 	// many of its jobs are held.
@@ -62,24 +63,36 @@ const explainSQL = `
 select now(),
   exists (select from rebase.paused z where z.task = j.task),
   s.workers, s.slots, s.lane_limit,
-  b.busy, b.lane_busy,
+  s.busy, b.lane_busy,
   (select w.seen_at from rebase.workers w where w.id = j.locked_by),
   l.pids,
   ` + jobColumns + `
 from rebase.jobs j
 cross join lateral (
   select count(*)::int as workers,
-    coalesce(sum(least(w.concurrency, coalesce((w.limits -> j.task ->> 'slots')::int, w.concurrency))), 0)::int as slots,
-    coalesce(min(nullif((w.limits -> j.task ->> 'lane')::int, 0)), 0) as lane_limit
-  from rebase.workers w
-  where w.tasks @> array[j.task] and ` + aliveSQL + `
+    coalesce(sum(o.slots), 0)::int as slots,
+    coalesce(sum(o.slots - greatest(least(o.concurrency - o.held, o.slots - o.mine), 0)), 0)::int as busy,
+    coalesce(min(nullif(o.lane_limit, 0)), 0) as lane_limit
+  from (
+    select w.concurrency, least(w.concurrency, coalesce((w.limits -> j.task ->> 'slots')::int, w.concurrency)) as slots,
+      (w.limits -> j.task ->> 'lane')::int as lane_limit, h.held, h.mine
+    from rebase.workers w
+    cross join lateral (
+      select count(*) as held, count(*) filter (where x.task = j.task) as mine
+      from rebase.claims k
+      cross join lateral unnest(k.ids) i (id)
+      join rebase.jobs x on x.id = i.id and x.fence = k.token
+      where k.worker = w.id
+    ) h
+    where w.tasks @> array[j.task] and ` + aliveSQL + `
+  ) o
 ) s
 cross join lateral (
-  select count(*)::int as busy, (count(*) filter (where x.lane = j.lane))::int as lane_busy
+  select count(*)::int as lane_busy
   from rebase.claims k
   cross join lateral unnest(k.ids) i (id)
   join rebase.jobs x on x.id = i.id and x.fence = k.token
-  where x.task = j.task
+  where x.task = j.task and x.lane = j.lane
 ) b
 cross join lateral (
   select coalesce(array_agg(distinct h.pid), '{}'::int[]) as pids
@@ -198,15 +211,23 @@ func (x *Explanation) String() string {
 	case ReasonFailed:
 		return s + fmt.Sprintf("failed for good at %s, after %s, because: %s", clock(j.FinishedAt), plural(j.Attempts, "attempt"), firstLine(j.LastError))
 	case ReasonCancelled:
-		return s + "was cancelled at " + clock(j.FinishedAt) + because(j.LastError)
+		return s + "was cancelled at " + clock(j.FinishedAt) + because(j.cancelReason())
 	case ReasonRunning:
-		return s + fmt.Sprintf("is running since %s, attempt %d of %d, by %s%s", clock(j.StartedAt), j.Attempts, j.MaxAttempts, j.LockedBy, x.blocked())
+		return s + fmt.Sprintf("has been running since %s, attempt %d of %d, by %s%s", clock(j.StartedAt), j.Attempts, j.MaxAttempts, j.LockedBy, x.blocked())
 	case ReasonClaimedAhead:
 		return s + fmt.Sprintf("was claimed ahead by %s and starts when one of its slots is free", j.LockedBy)
 	case ReasonWorkerDied:
 		return s + x.died()
 	}
 	return s + x.pending()
+}
+
+// cancelReason is what the cancel itself said: LastError may be of an attempt before it.
+func (j *Job) cancelReason() string {
+	if n := len(j.History); n > 0 && j.History[n-1].Outcome == "cancelled" {
+		return j.History[n-1].Error
+	}
+	return j.LastError
 }
 
 func (x *Explanation) died() string {
@@ -216,7 +237,7 @@ func (x *Explanation) died() string {
 		seen = "last seen at " + clock(&x.WorkerSeen)
 	}
 	if x.In == 0 {
-		return fmt.Sprintf("was running by %s, %s; its lease ended at %s and a reaper takes it back shortly%s", j.LockedBy, seen, clock(j.LockedUntil), x.blocked())
+		return fmt.Sprintf("was run by %s, %s; its lease ended at %s and a reaper takes it back shortly%s", j.LockedBy, seen, clock(j.LockedUntil), x.blocked())
 	}
 	return fmt.Sprintf("is held by %s, %s; if that has died it comes back when its lease ends, in %s at the latest", j.LockedBy, seen, round(x.In))
 }
@@ -231,31 +252,32 @@ func (x *Explanation) pending() string {
 	case ReasonSetback:
 		return fmt.Sprintf("is due in %s, after infrastructure trouble %s in a row that cost no attempt: %s", round(x.In), plural(j.setbacks, "time"), firstLine(j.LastError))
 	}
-	due := "is due since " + clock(&j.RunAt) + "; "
+	due := "has been due since " + clock(&j.RunAt) + "; "
 	switch x.Reason {
 	case ReasonPaused:
 		return due + "its task is paused"
 	case ReasonUnserved:
 		return due + fmt.Sprintf("no live worker serves task %q", j.Task)
 	case ReasonLocked:
-		return due + "somebody holds a lock on its row" + x.blocked()
+		return due + "its row is locked by PostgreSQL process " + x.pids()
 	case ReasonLaneBusy:
 		return due + fmt.Sprintf("lane %q is at its limit of %d", j.Lane, x.LaneLimit)
 	case ReasonReaped:
 		return due + fmt.Sprintf("a worker died while it was running (%s in a row), so it waits for a free slot with nothing claimed ahead beside it", plural(j.crashes, "time"))
 	case ReasonSlotsBusy:
-		return due + fmt.Sprintf("all %s for its task are busy", plural(x.Slots, "slot"))
+		return due + fmt.Sprintf("the slots for its task are busy, %d of %d", x.Busy, x.Slots)
 	}
-	return due + fmt.Sprintf("%s serve its task and %d of %d slots are busy, so it starts when its turn comes", plural(x.Workers, "live worker"), x.Busy, x.Slots)
+	return due + fmt.Sprintf("%d of %s for its task on %s are busy, so it starts when its turn comes", x.Busy, plural(x.Slots, "slot"), plural(x.Workers, "live worker"))
 }
 
 func (x *Explanation) blocked() string {
 	if len(x.Blockers) == 0 {
 		return ""
 	}
-	pids := strings.Trim(fmt.Sprint(x.Blockers), "[]")
-	return " (its row is locked by PostgreSQL process " + pids + ")"
+	return " (its row is locked by PostgreSQL process " + x.pids() + ")"
 }
+
+func (x *Explanation) pids() string { return strings.Trim(fmt.Sprint(x.Blockers), "[]") }
 
 func because(text string) string {
 	if text == "" {

@@ -140,6 +140,27 @@ func (p *Planner) Reconnect() bool {
 	return e.look.locked
 }
 
+// Interrupt wakes an engine that waits for locks on a connection that hangs. It returns
+// how long the engine went on waiting, and whether it still wants the locks.
+func (p *Planner) Interrupt(task string) (waited time.Duration, wants bool) {
+	e := p.e
+	e.listening, e.look.wantLock = true, true
+	asleep := make(chan struct{})
+	go func() {
+		defer close(asleep)
+		e.fallAsleep()
+	}()
+	for o := (*order)(nil); o == nil; runtime.Gosched() {
+		e.listener.mu.Lock()
+		o = e.listener.order
+		e.listener.mu.Unlock()
+	}
+	since := time.Now()
+	e.wake(task)
+	<-asleep
+	return time.Since(since), e.listener.order != nil
+}
+
 // Order leaves an order with the listener that no connection has carried out.
 func (w *Worker) Order() {
 	w.peek(func(e *engine) {

@@ -10,7 +10,7 @@ import (
 )
 
 // ScheduleStatements are the statements that fire, by the names of their constants.
-var ScheduleStatements = map[string]string{"dueSQL": dueSQL, "nextFireSQL": nextFireSQL, "fireSQL": fireSQL, "pruneSlotsSQL": pruneSlotsSQL}
+var ScheduleStatements = map[string]string{"dueSQL": dueSQL, "anySlotDueSQL": anySlotDueSQL, "nextFireSQL": nextFireSQL, "fireSQL": fireSQL, "pruneSlotsSQL": pruneSlotsSQL}
 
 // SlotsAt decides what becomes at now of a schedule that was to fire next at from.
 func SlotsAt(s Schedule, from, now time.Time) (fire []time.Time, missed int, next time.Time, err error) {
@@ -82,8 +82,12 @@ func (f *Firer) Duty(ctx context.Context, host time.Time) (time.Duration, error)
 // Tend writes the declarations and brings schedules back, as once a minute.
 func (f *Firer) Tend(ctx context.Context) error {
 	f.e.tended = time.Time{}
-	return f.e.tendSchedules(ctx, time.Now())
+	_, err := f.e.tendSchedules(ctx, time.Now())
+	return err
 }
+
+// AsRun makes the firer treat errors as Run does, not as RunOnce.
+func (f *Firer) AsRun() { f.e.once = false }
 
 // Tended says whether all of the last Tend was done.
 func (f *Firer) Tended() bool { return !f.e.tended.IsZero() }

@@ -35,6 +35,14 @@ and (not s.declared or s.id = any($1::text[]))
 order by s.next_run_at
 limit $2`
 
+// anySlotDueSQL is dueSQL as a question.
+const anySlotDueSQL = `
+select exists (
+  select from rebase.schedules s
+  where not s.paused and s.error is null
+  and s.next_run_at <= now()
+  and (not s.declared or s.id = any($1::text[])))`
+
 // nextFireSQL tells how long it is until the next is due.
 const nextFireSQL = `
 select (extract(epoch from s.next_run_at - now()) * 1000000)::bigint, now()
@@ -119,29 +127,42 @@ type fireLook struct {
 func (e *engine) fireDuty(ctx context.Context, now time.Time) error {
 	retry := now.Add(fireRetry)
 	e.set(&e.duties.fire, retry)
-	upkeep := e.tendSchedules(ctx, now)
-	if upkeep != nil && isLost(upkeep) {
-		return upkeep
+	tended, err := e.tendSchedules(ctx, now)
+	if err = e.refused(err, now); err != nil {
+		return err
 	}
 	look, err := e.lookAtSchedules(ctx)
 	if err != nil {
-		return cmp.Or(upkeep, err)
+		return err
 	}
 	all, err := e.fire(ctx, look)
-	if err != nil || upkeep != nil {
-		return cmp.Or(err, upkeep)
+	if err = e.refused(err, now); err != nil {
+		return err
 	}
 	wait := e.firePeriod()
 	if look.next >= 0 {
 		wait = min(wait, look.next+time.Millisecond)
 	}
 	switch {
-	case !all:
+	case !all || !tended:
 		wait = min(wait, fireRetry)
 	case len(look.due) == fireBatch:
 		wait = 0
 	}
 	e.planFire(retry, now.Add(wait))
+	return nil
+}
+
+// refused passes on an error, except one that the database has with a single row: that is said
+// once a minute and tried again, and must keep the recorder from nothing else.
+func (e *engine) refused(err error, now time.Time) error {
+	if err == nil || e.once || !isRefused(err) {
+		return err
+	}
+	if now.Sub(e.refusalSaid) >= firePeriod {
+		e.refusalSaid = now
+		e.log.Error("rebase: the database refuses a schedule; trying again", "error", err, "worker", e.id)
+	}
 	return nil
 }
 
@@ -265,10 +286,10 @@ func (e *engine) fire(ctx context.Context, look *fireLook) (all bool, err error)
 		return all, nil
 	}
 	moved, err := e.fireDue(ctx, f)
-	if err == nil || !isRefused(err) || len(good) == 1 {
-		return all && moved, err
+	if isRefused(err) {
+		return false, e.fireSingly(ctx, look, good)
 	}
-	return false, e.fireSingly(ctx, look, good)
+	return all && moved, err
 }
 
 // fireSingly fires one after the other, since one of them is refused: the rest go on.
@@ -304,6 +325,19 @@ func (e *engine) fireDue(ctx context.Context, f *firing) (all bool, err error) {
 		e.q.eachEngine(func(e *engine) { e.wake("") })
 	}
 	return moved == len(f.ids), nil
+}
+
+// dueStatement goes along with each renewal: a row that was moved by SQL, or a clock that was
+// set forward, is noticed within half a minute, without a round trip of its own.
+func (e *engine) dueStatement() statement {
+	return statement{anySlotDueSQL, []any{e.scheduleIDs}, func(rows pgx.Rows) error {
+		var due bool
+		_, err := pgx.ForEachRow(rows, []any{&due}, func() error { return nil })
+		if due {
+			e.schedulesChanged()
+		}
+		return err
+	}}
 }
 
 // schedulesChanged makes the recorder look at the schedules now.

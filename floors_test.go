@@ -81,9 +81,10 @@ func TestAFloorAboveTheClockHidesNothing(t *testing.T) {
 	holds, err := s.Claim("floored", 5, false, false)
 	require.NoError(t, err)
 	require.Empty(t, holds, "the floor is in use")
-	holds, err = s.IdleClaim("floored", 5)
+	holds, err = s.IdleClaim("floored", 100) // a short one, which by itself never lowers a floor
 	require.NoError(t, err)
-	require.Len(t, holds, 5)
+	require.Len(t, holds, 20)
+	enqueueMany(t, pool, "floored", 15, nil)
 	holds, err = s.Claim("floored", 100, false, false)
 	require.NoError(t, err)
 	require.Len(t, holds, 15)

@@ -54,7 +54,7 @@ func (w *Worker) Ready(ctx context.Context) error {
 		return err
 	}})
 	if err != nil {
-		return fmt.Errorf("rebase: the database can't be reached: %w", err)
+		return fmt.Errorf("rebase: the database can't be asked whether jobs are due: %w", err)
 	}
 	if due {
 		return errors.New("rebase: all slots are taken, jobs are due, and none has started for three looks")
@@ -62,14 +62,16 @@ func (w *Worker) Ready(ctx context.Context) error {
 	return nil
 }
 
+// anyDueSQL relies on jobs_unfinished and jobs_reaped. A paused task's jobs are not meant to
+// start.
 const anyDueSQL = `
 select exists (
   select
   from unnest($1::text[]) l (task)
-  join rebase.jobs p on p.task = l.task
-  where p.finished_at is null and p.crashes = 0
-  and p.status = 'pending'
-  and p.run_at <= now())`
+  where not exists (select from rebase.paused z where z.task = l.task)
+  and (
+    exists (select from rebase.jobs p where p.task = l.task and p.finished_at is null and p.crashes = 0 and p.status = 'pending' and p.run_at <= now())
+    or exists (select from rebase.jobs p where p.task = l.task and p.finished_at is null and p.crashes > 0 and p.status = 'pending' and p.run_at <= now())))`
 
 // readyState looks at what the engine knows itself; stuck says that the table must be asked.
 func (e *engine) readyState() (stuck bool, err error) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // Many jobs at once: listing them page by page, and redriving dead letters. Which rows a
@@ -63,7 +64,7 @@ and ($13::text is null or true) and ($14::text is null or true)
 order by j.finished_at, j.id limit $15`}
 
 	// walkFinished relies on jobs_finished_at.
-	walkFinished = walk{`select ` + jobColumns + ` from rebase.jobs j where j.finished_at is not null and (j.finished_at, j.id) > ($11::timestamptz, $12::bigint)` + filterSQL + `
+	walkFinished = walk{`select ` + jobColumns + ` from rebase.jobs j where j.finished_at is not null and not j.dead and (j.finished_at, j.id) > ($11::timestamptz, $12::bigint)` + filterSQL + `
 and ($13::text is null or true) and ($14::text is null or true)
 order by j.finished_at, j.id limit $15`}
 
@@ -81,7 +82,7 @@ func (f *Filter) walks() ([]walk, error) {
 	switch f.Status {
 	case "":
 		if !f.FinishedAfter.IsZero() || !f.FinishedBefore.IsZero() {
-			return []walk{walkFinished}, nil
+			return []walk{walkFinished, walkDead}, nil
 		}
 		return []walk{walkAll}, nil
 	case StatusFailed:
@@ -223,7 +224,8 @@ select count(*), (select count(asked.answer) from asked) from w`
 // Redrive makes dead letters pending again, at most limit of those that the filter selects
 // (zero: all), as Retry does with one, and returns how many. The filter's Status is
 // "failed" whether it is set or not. A job whose idempotency key was taken by a newer one is
-// left where it is. When an error ends it, what was done stays done.
+// left where it is, and so is one whose row or key another transaction has locked. When an
+// error ends it, what was done stays done.
 func (q *Queue) Redrive(ctx context.Context, f Filter, limit int) (n int, err error) {
 	if f.Status != "" && f.Status != StatusFailed {
 		return 0, fmt.Errorf("rebase: redrive: only failed jobs can be redriven, not %s ones", storable(string(f.Status), 40))
@@ -285,7 +287,9 @@ func (q *Queue) redriveKeyed(ctx context.Context, id int64) (bool, error) {
 	}
 	_, taken := errors.AsType[*KeyTakenError](err)
 	_, state := errors.AsType[*StateError](err)
-	if taken || state || errors.Is(err, ErrNotFound) {
+	pgErr, _ := errors.AsType[*pgconn.PgError](err)
+	locked := pgErr != nil && (pgErr.Code == "55P03" || pgErr.Code == "40P01") // lock_not_available, deadlock_detected
+	if taken || state || locked || errors.Is(err, ErrNotFound) {
 		return false, nil
 	}
 	return false, err

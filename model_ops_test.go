@@ -118,7 +118,14 @@ func (m *model) claimed(rt *rapid.T, w int, h rebase.Hold) {
 	j.attempts++
 	j.runs++
 	require.Equal(rt, []int{j.attempts, j.max, j.runs}, []int{h.Job().Attempts, h.Job().MaxAttempts, h.Job().Runs})
+	// The worker's own older attempt of the job has ended with this (Q6).
+	m.holds[w] = slices.DeleteFunc(m.holds[w], func(old rebase.Hold) bool {
+		again := old.Job().ID == j.id
+		require.Equal(rt, again, old.Settled())
+		return again
+	})
 	m.holds[w] = append(m.holds[w], h)
+	require.NoError(rt, m.workers[w].Record()) // the ledger's rows
 }
 
 // claimIDs claims what a head look might have found.

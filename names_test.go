@@ -89,6 +89,15 @@ func calledNames(t *testing.T) string {
 	return strings.Join(slices.Compact(names), ",")
 }
 
+// decoyTypes makes types that are called like PostgreSQL's and are something else.
+func decoyTypes(schema string) string {
+	var b strings.Builder
+	for _, name := range []string{"text", "int2", "int4", "int8", "bool", "jsonb", "timestamptz", "interval", "bytea", "float8", "regclass", "name", "oid"} {
+		fmt.Fprintf(&b, "create domain %s.%s as pg_catalog.point;", schema, name)
+	}
+	return b.String()
+}
+
 // hostile prepares the desk's database and returns a pool on it whose sessions have the
 // settings. temporary adds decoys in each session's pg_temp, which comes first unless it is
 // named.
@@ -103,11 +112,7 @@ func (d *desk) hostile(mode pgx.QueryExecMode, temporary bool, settings ...strin
 	for _, name := range []string{"jobs", "claims", "workers", "paused", "migrations", "schedules", "item", "made", "u", "c", "w"} {
 		d.exec(`create table evil.` + name + ` (decoy int)`)
 	}
-	decoyTypes := ""
-	for _, name := range []string{"text", "int2", "int4", "int8", "bool", "jsonb", "timestamptz", "interval", "bytea", "float8", "regclass", "name", "oid"} {
-		decoyTypes += `create domain %[1]s.` + name + ` as pg_catalog.point;`
-	}
-	d.exec(fmt.Sprintf(decoyTypes, "evil"), pgx.QueryExecModeSimpleProtocol)
+	d.exec(decoyTypes("evil"), pgx.QueryExecModeSimpleProtocol)
 	require.Greater(t, tell[int](d, `select count(*) from pg_proc where pronamespace = 'evil'::regnamespace`), 300)
 
 	cfg := pool.Config()
@@ -119,7 +124,7 @@ func (d *desk) hostile(mode pgx.QueryExecMode, temporary bool, settings ...strin
 	}
 	if temporary {
 		cfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
-			_, err := conn.PgConn().Exec(ctx, fmt.Sprintf(decoyTypes, "pg_temp")+`create temporary table jobs (decoy pg_catalog.int4)`).ReadAll()
+			_, err := conn.PgConn().Exec(ctx, decoyTypes("pg_temp")+`create temporary table jobs (decoy pg_catalog.int4)`).ReadAll()
 			return err
 		}
 	}

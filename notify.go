@@ -99,7 +99,7 @@ func (w *Worker) listenConnect() func(context.Context) (*pgx.Conn, error) {
 	case url != "":
 		return func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, url) }
 	}
-	return poolConnect(w.q.pool)
+	return poolConnect(w.q.pool, nil)
 }
 
 // listenLoop keeps a LISTEN connection until the engine ends.
@@ -313,14 +313,29 @@ func (l *listener) lock(done <-chan struct{}) uint64 {
 	l.mu.Unlock()
 	t := time.NewTimer(5 * time.Second)
 	defer t.Stop()
-	select {
-	case x := <-o.reply:
-		return x
-	case <-t.C:
-	case <-done:
+	for waiting := true; waiting; {
+		select {
+		case x := <-o.reply:
+			return x
+		case <-l.e.claimSignal:
+			waiting = !l.e.isWoken() // the connection may hang for long
+		case <-t.C:
+			waiting = false
+		case <-done:
+			waiting = false
+		}
 	}
-	l.answer(o, 0) // withdrawn: locks that come later are given up
-	return 0
+	if l.answer(o, 0) { // withdrawn: locks that come later are given up
+		return 0
+	}
+	return <-o.reply
+}
+
+// isWoken says whether the claimer is to look at once.
+func (e *engine) isWoken() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.look.woken
 }
 
 // unlock asks for the locks to be given up. The engine's lock is held.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
@@ -68,6 +69,17 @@ func TestN3ConnectionsAreMadeAsThePoolsAre(t *testing.T) {
 	require.Equal(t, b+3, before.Load())
 	require.Equal(t, a+3, after.Load())
 	held.Release()
+	s.starts(one(t)(r.elsewhere(rebase.Gated).Enqueue(t.Context(), "a", nil, nil)))
+}
+
+// N3: a pool that does something of its own with notifications keeps no worker from
+// hearing them.
+func TestN3APoolsOwnNotificationHandlerIsNotInTheWay(t *testing.T) {
+	t.Parallel()
+	r := newRigOn(t, pgtest.NewWith(t, func(c *pgxpool.Config) {
+		c.ConnConfig.OnNotification = func(*pgconn.PgConn, *pgconn.Notification) {}
+	}))
+	s := r.sleeper(nil, "a")
 	s.starts(one(t)(r.elsewhere(rebase.Gated).Enqueue(t.Context(), "a", nil, nil)))
 }
 

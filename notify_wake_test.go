@@ -192,6 +192,17 @@ func TestN1LocksEndWithTheirConnection(t *testing.T) {
 	require.False(t, rebase.NewPlanner(w).Reconnect())
 }
 
+// A worker that is about to fall asleep on a connection that hangs does its work first.
+func TestN1AHangingConnectionDelaysNoWork(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	w := r.worker(nil)
+	w.Register("a", func(context.Context, *rebase.Job) error { return nil }, nil)
+	waited, wants := rebase.NewPlanner(w).Interrupt("a")
+	require.Less(t, waited, 4*time.Second)
+	require.False(t, wants, "locks that come later must be given up")
+}
+
 // What the claimer wanted of a connection that broke doesn't keep the next one from
 // proving itself.
 func TestN4AnOrderToALostConnectionIsForgotten(t *testing.T) {

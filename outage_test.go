@@ -25,7 +25,7 @@ import (
 // survives an immediate stop.
 func private(t *testing.T) (*rig, *pgserver.Server) {
 	t.Helper()
-	s := pgtest.Server(t, pgserver.Config{Settings: map[string]string{"synchronous_commit": "on", "shared_buffers": "32MB"}})
+	s := pgtest.Server(t, pgserver.Config{Settings: map[string]string{"synchronous_commit": "on", "shared_buffers": "32MB", "log_connections": "on"}})
 	pool, err := pgxpool.New(t.Context(), s.URL("postgres"))
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
@@ -184,11 +184,15 @@ func TestQ33AReadOnlyStandbyIsLeft(t *testing.T) {
 	require.True(t, ask[bool](r, `select pg_is_in_recovery()`))
 	s.RenewNow()
 	r.until(func() bool { return len(r.log.matching("can't be reached")) == 1 }, "it is noticed")
-	r.until(func() bool {
+	logged := func(what string) int {
 		log, err := server.Log()
 		require.NoError(t, err)
-		return strings.Contains(log, "cannot set transaction read-write mode during recovery")
-	}, "the worker has tried the standby")
+		return strings.Count(log, what)
+	}
+	r.until(func() bool { return logged("cannot set transaction read-write mode during recovery") > 0 }, "the worker has tried the standby")
+	before := logged("connection authorized")
+	r.until(func() bool { return logged("connection authorized") > before+2 }, "it makes new connections, which may lead elsewhere")
+	require.Empty(t, r.log.matching("ERROR"), "a standby is no error of the statements")
 	require.Empty(t, r.log.matching("the database is back"))
 	_, err := r.q.Enqueue(t.Context(), "a", nil, nil)
 	require.ErrorContains(t, err, "25006")

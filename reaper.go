@@ -183,33 +183,44 @@ func (e *engine) expiredClaims(ctx context.Context, trusted time.Duration) (expi
 	return expired, far, err
 }
 
+// reapClaims goes in batches. When the table refuses one, each of its claims goes alone, so that
+// a row that can't be written holds up no other claim's.
 func (e *engine) reapClaims(ctx context.Context, tokens []int64, evenFar bool) error {
-	for len(tokens) > 0 {
-		n := min(len(tokens), 50)
-		var reaped []Job
-		err := e.results.round(ctx, e.roundLimit(),
-			statement{reapSQL, []any{tokens[:n], evenFar, int32(e.q.notify)}, func(rows pgx.Rows) error {
-				var j Job
-				var asked int64
-				_, err := pgx.ForEachRow(rows, []any{&j.ID, &j.Task, &j.Lane, &j.Attempts, &j.Status, &j.LockedBy, &asked}, func() error {
-					reaped = append(reaped, j)
-					return nil
-				})
-				return err
-			}},
-			statement{sql: emptyClaimsSQL, args: []any{tokens[:n]}})
-		if err != nil {
-			return err
+	for size := 50; len(tokens) > 0; {
+		n := min(len(tokens), size)
+		err := e.reapBatch(ctx, tokens[:n], evenFar)
+		if isRefused(err) && n > 1 {
+			size = 1
+			continue
 		}
-		e.tellReaped(reaped)
-		if len(reaped) > 0 {
-			if err := e.results.round(ctx, e.roundLimit(), statement{sql: expiredCountSQL, args: []any{len(reaped)}}); err != nil {
-				return err
-			}
+		if isRefused(err) {
+			e.log.Error("rebase: the jobs of a claim can't be taken back; it is tried again", "error", err, "worker", e.id)
+		} else if err != nil {
+			return err
 		}
 		tokens = tokens[n:]
 	}
 	return nil
+}
+
+func (e *engine) reapBatch(ctx context.Context, tokens []int64, evenFar bool) error {
+	var reaped []Job
+	err := e.results.round(ctx, e.roundLimit(),
+		statement{reapSQL, []any{tokens, evenFar, int32(e.q.notify)}, func(rows pgx.Rows) error {
+			var j Job
+			var asked int64
+			_, err := pgx.ForEachRow(rows, []any{&j.ID, &j.Task, &j.Lane, &j.Attempts, &j.Status, &j.LockedBy, &asked}, func() error {
+				reaped = append(reaped, j)
+				return nil
+			})
+			return err
+		}},
+		statement{sql: emptyClaimsSQL, args: []any{tokens}})
+	if err != nil || len(reaped) == 0 {
+		return err
+	}
+	e.tellReaped(reaped)
+	return e.results.round(ctx, e.roundLimit(), statement{sql: expiredCountSQL, args: []any{len(reaped)}})
 }
 
 // tellReaped logs, and wakes this engine for what it may run itself.

@@ -66,7 +66,7 @@ func (e *engine) renew(ctx context.Context) error {
 	sent := time.Now()
 	r := e.takeRenewal()
 	statements, nonce := e.pingStatement()
-	statements = append(statements, e.heartbeat())
+	statements = append(statements, e.heartbeat(), e.dueStatement())
 	for lo := 0; lo < len(r.attempts); lo += renewRows {
 		statements = append(statements, e.renewStatement(r, r.attempts[lo:min(lo+renewRows, len(r.attempts))], sent))
 	}

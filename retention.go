@@ -48,7 +48,7 @@ delete from rebase.jobs j
 where j.ctid = any(array(
   select p.ctid
   from rebase.jobs p
-  where p.finished_at is not null
+  where p.finished_at is not null and not p.dead
   and p.finished_at < now() - $1::interval
   and p.finished_at >= $3::timestamptz
   and p.status in ('succeeded', 'cancelled')

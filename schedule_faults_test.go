@@ -99,6 +99,14 @@ func TestRefusedJobHoldsUpNoOther(t *testing.T) {
 	require.ErrorContains(t, err, `schedule "b"`)
 	require.ErrorContains(t, err, "not b")
 	require.Equal(t, []string{"a", "c"}, firedIDs(t, r))
+	run := r.firer()
+	run.AsRun()
+	for range 3 {
+		wait, err := run.Duty(t.Context(), time.Now())
+		require.NoError(t, err)
+		require.LessOrEqual(t, wait, 2*time.Second, "it is tried again soon")
+	}
+	require.Len(t, r.log.matching("ERROR", `schedule "b"`), 1, "and said once a minute")
 	r.exec(`drop trigger refuse on rebase.jobs`)
 	r.fired()
 	require.Equal(t, []string{"a", "b", "c"}, firedIDs(t, r))

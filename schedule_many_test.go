@@ -137,6 +137,7 @@ func TestLookAtTenThousandSchedulesCostsWhatIsDue(t *testing.T) {
 			buffers int
 		}{
 			"dueSQL":        {`'{}', 100`, 60},
+			"anySlotDueSQL": {`'{}'`, 20},
 			"nextFireSQL":   {`'{}'`, 20},
 			"pruneSlotsSQL": {``, 20},
 			"fireSQL": {fmt.Sprintf(`%s, array_fill(1::bigint, array[10]), array_fill(date_trunc('hour', now()), array[10]),

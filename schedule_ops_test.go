@@ -6,11 +6,14 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rebasejobs/rebase"
+	"github.com/rebasejobs/rebase/internal/pgtest"
 )
 
 // S2: run now: a job beside the slots, which stay as they are; also while it is paused.
@@ -33,12 +36,25 @@ func TestFireScheduleMakesAJobBesideTheSlots(t *testing.T) {
 	require.Equal(t, 2, r.count(`true`))
 }
 
+// newSleeper is a rig that can tell when all its connections, also those of its workers, have
+// had nothing to do for a while.
+func newSleeper(t *testing.T) (r *rig, sleeps func()) {
+	r = newRigOn(t, pgtest.NewWith(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["application_name"] = "sleeper" }))
+	watcher := newRigOn(t, pgtestPool(t, r, 2))
+	return r, func() {
+		watcher.until(func() bool {
+			return ask[bool](watcher, `select count(*) > 1 and bool_and(state = 'idle' and state_change < now() - interval '400 milliseconds')
+				from pg_stat_activity where application_name = 'sleeper' and datname = current_database()`)
+		}, "the worker sleeps")
+	}
+}
+
 // N1: a worker of the same process is woken by FireSchedule and by its own firing without any
 // NOTIFY.
 func TestFiringWakesTheProcessesOwnWorker(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
-	r.q = rebase.New(r.pool, &rebase.Options{Notify: rebase.Never})
+	r, sleeps := newSleeper(t)
+	r.q = rebase.New(r.pool, &rebase.Options{Notify: rebase.Never, Logger: quiet()})
 	ran := make(chan string, 10)
 	w := r.worker(&rebase.WorkerOptions{PollOnly: true, PollInterval: soonEnough * 2})
 	w.Register("report", func(_ context.Context, j *rebase.Job) error {
@@ -47,11 +63,12 @@ func TestFiringWakesTheProcessesOwnWorker(t *testing.T) {
 	}, nil)
 	r.start(w)
 	r.set(rebase.Schedule{ID: "a", Cron: "0 0 1 1 *", Task: "report"})
+	sleeps()
 	require.NoError(t, r.q.FireSchedule(t.Context(), "a"))
 	require.Empty(t, await(t, ran))
 	r.set(minutely("b"))
 	r.due("b", 0)
-	require.NoError(t, r.q.ResumeSchedule(t.Context(), "a"), "not paused: tells nobody")
+	sleeps()
 	r.set(rebase.Schedule{ID: "a", Cron: "0 0 2 1 *", Task: "report"}) // tells the worker
 	require.Contains(t, await(t, ran), "b@")
 }
@@ -77,6 +94,19 @@ func TestChangeReachesWorkersElsewhere(t *testing.T) {
 	require.Contains(t, await(t, ran), "a@")
 	require.NoError(t, elsewhere.q.FireSchedule(t.Context(), "b"))
 	require.Empty(t, await(t, ran))
+}
+
+// A row that was moved by SQL, of which nobody is told, is noticed along with a renewal.
+func TestRowMovedBySQLIsNoticedByARunningWorker(t *testing.T) {
+	t.Parallel()
+	r, sleeps := newSleeper(t)
+	w := r.worker(&rebase.WorkerOptions{VisibilityTimeout: 3 * time.Second})
+	w.Schedule(rebase.Schedule{ID: "a", Cron: "0 0 1 1 *", Task: "report"})
+	r.start(w)
+	r.until(func() bool { return ask[int](r, `select count(*)::int from rebase.schedules`) == 1 }, "it is declared")
+	sleeps()
+	r.exec(`update rebase.schedules set next_run_at = now()`)
+	r.until(func() bool { return r.count(`slot is not null`) == 1 }, "it has fired")
 }
 
 // A deleted schedule is gone, its jobs stay; one that code declares comes back.

@@ -55,7 +55,7 @@ func (j *Job) CompleteSQL(ctx context.Context, tx SQLTx) error {
 	}
 	var id int64
 	found, err := querySQL(ctx, tx, completeTxSQL, []any{j.ID, j.Fence}, &id)
-	return j.completed(err, err == nil && !found)
+	return j.completed(ctx, err, err == nil && !found)
 }
 
 // querySQL reads at most one row, and reports whether there was one.

@@ -3,6 +3,7 @@ package rebase
 import (
 	"context"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -47,8 +48,8 @@ type Stats struct {
 	Horizon *Horizon
 }
 
-// TaskStats are the live jobs of a task. The counts are of the first StatsCap of its
-// unfinished jobs.
+// TaskStats are the live jobs of a task. Counting ends with the first of its unfinished jobs
+// beyond StatsCap, and Capped says that it did. OldestReady is of all of them.
 type TaskStats struct {
 	Task         string
 	Ready        int           // due, waiting for a slot
@@ -89,7 +90,7 @@ type Horizon struct {
 func (s *Stats) Unserved() []string {
 	var tasks []string
 	for _, t := range s.Tasks {
-		if t.Ready > 0 && t.Workers == 0 {
+		if (t.Ready > 0 || t.OldestReady > 0) && t.Workers == 0 {
 			tasks = append(tasks, t.Task)
 		}
 	}
@@ -97,7 +98,9 @@ func (s *Stats) Unserved() []string {
 }
 
 // taskStatsSQL finds the tasks by a loose scan of jobs_unfinished and looks at the first
-// $1 jobs of each; reaped jobs and dead letters are few, and looked at as a whole.
+// $1 jobs of each; reaped jobs and dead letters are few, and looked at as a whole. Those
+// first jobs may be of one lane and all due later, so when there are more, the oldest of
+// each lane is looked at, too: that relies on jobs_unfinished again.
 const taskStatsSQL = `
 with recursive found (task) as (
   (select p.task from rebase.jobs p where p.finished_at is null and p.crashes = 0 order by p.task limit 1)
@@ -119,7 +122,8 @@ with recursive found (task) as (
   union
   select dead.task from dead
 )
-select live.task, c.ready, c.scheduled, c.running, c.ahead, c.retrying, c.n > $1::int, coalesce(c.oldest_us, 0), coalesce(a.attempts, '{}'::jsonb),
+select live.task, c.ready, c.scheduled, c.running, c.ahead, c.retrying, c.n > $1::int,
+  coalesce((extract(epoch from now() - least(c.oldest, o.oldest)) * 1000000)::bigint, 0), coalesce(a.attempts, '{}'::jsonb),
   coalesce(dead.n, 0), coalesce(s.workers, 0), coalesce(s.slots, 0), exists (select from rebase.paused z where z.task = live.task)
 from live
 left join dead on dead.task = live.task
@@ -131,21 +135,45 @@ cross join lateral (
     (count(*) filter (where x.status = 'running' and x.started_at is not null))::int as running,
     (count(*) filter (where x.status = 'running' and x.started_at is null))::int as ahead,
     (count(*) filter (where x.status = 'pending' and x.attempts > 0))::int as retrying,
-    (extract(epoch from now() - min(x.run_at) filter (where x.status = 'pending' and x.run_at <= now())) * 1000000)::bigint as oldest_us,
+    min(x.run_at) filter (where x.status = 'pending' and x.run_at <= now()) as oldest,
     array_agg(x.attempts) as attempts
   from (
+    (select p.status, p.run_at, p.started_at, p.attempts
+    from rebase.jobs p
+    where p.finished_at is null and p.crashes > 0 and p.task = live.task
+    limit $1::int + 1)
+    union all
     (select p.status, p.run_at, p.started_at, p.attempts
     from rebase.jobs p
     where p.finished_at is null and p.crashes = 0 and p.task = live.task
     order by p.task, p.lane, p.run_at, p.id
     limit $1::int + 1)
-    union all
-    (select p.status, p.run_at, p.started_at, p.attempts
-    from rebase.jobs p
-    where p.finished_at is null and p.crashes > 0 and p.task = live.task
-    limit $1::int)
+    limit $1::int + 1
   ) x
 ) c
+cross join lateral (
+  with recursive lanes (lane) as (
+    (select p.lane from rebase.jobs p
+    where c.n > $1::int and p.finished_at is null and p.crashes = 0 and p.task = live.task
+    order by p.lane limit 1)
+    union all
+    select (
+      select p.lane from rebase.jobs p
+      where p.finished_at is null and p.crashes = 0 and p.task = live.task and p.lane > l.lane
+      order by p.lane limit 1)
+    from lanes l
+    where l.lane is not null
+  )
+  select min(h.run_at) as oldest
+  from (select lanes.lane from lanes where lanes.lane is not null limit $1::int) l
+  cross join lateral (
+    select p.run_at
+    from rebase.jobs p
+    where p.finished_at is null and p.crashes = 0 and p.task = live.task and p.lane = l.lane and p.status = 'pending' and p.run_at <= now()
+    order by p.run_at, p.id
+    limit 1
+  ) h
+) o
 left join lateral (
   select jsonb_object_agg(g.attempts, g.n) as attempts
   from (select u.attempts, count(*) as n from unnest(c.attempts) u (attempts) group by u.attempts) g
@@ -179,23 +207,32 @@ select now(),
     from pg_locks l
     join pg_stat_activity a on a.pid = l.pid
     where a.wait_event_type = 'Lock'
+    and l.database = (select d.oid from pg_database d where d.datname = current_database()) -- another may have tables of the same oid
     and l.relation in ('rebase.jobs'::regclass, 'rebase.claims'::regclass, 'rebase.workers'::regclass)),
   pg_notification_queue_usage(),
   (select coalesce(sum(s.missed), 0)::bigint from rebase.schedules s)`
 
+// horizonSQL looks at what vacuum looks at: snapshots and open transactions of this
+// database's sessions, walsenders, slots and prepared transactions. A session that has
+// written and now idles has no snapshot and holds the horizon all the same. Vacuum itself
+// doesn't, nor does the catalog's horizon of logical slots.
 const horizonSQL = `
 select h.kind, h.holder, h.pid, h.since, h.age
 from (
-  select 'session' as kind, coalesce(nullif(a.application_name, ''), a.backend_type, '') as holder, a.pid, a.xact_start as since, age(a.backend_xmin)::bigint as age
+  select 'session' as kind, coalesce(nullif(a.application_name, ''), a.backend_type, '') as holder, a.pid, a.xact_start as since,
+    greatest(age(a.backend_xmin), age(a.backend_xid))::bigint as age
   from pg_stat_activity a
-  where a.backend_xmin is not null and a.pid <> pg_backend_pid()
+  where (a.backend_xmin is not null or a.backend_xid is not null) and a.pid <> pg_backend_pid()
+  and (a.datname = current_database() or a.datid is null)
+  and not exists (select from pg_stat_progress_vacuum v where v.pid = a.pid)
   union all
-  select 'replication slot', s.slot_name::text, coalesce(s.active_pid, 0), null, greatest(age(s.xmin), age(s.catalog_xmin))::bigint
+  select 'replication slot', s.slot_name::text, coalesce(s.active_pid, 0), null, age(s.xmin)::bigint
   from pg_replication_slots s
-  where s.xmin is not null or s.catalog_xmin is not null
+  where s.xmin is not null
   union all
   select 'prepared transaction', p.gid, 0, p.prepared, age(p.transaction)::bigint
   from pg_prepared_xacts p
+  where p.database = current_database()
 ) h
 where h.age > 0
 order by h.age desc, h.since
@@ -225,7 +262,8 @@ func (s *Stats) readTasks(rows pgx.Rows) error {
 	var oldest int64
 	_, err := pgx.ForEachRow(rows, []any{&t.Task, &t.Ready, &t.Scheduled, &t.Running, &t.ClaimedAhead, &t.Retrying, &t.Capped, &oldest,
 		&t.Attempts, &t.DeadLetters, &t.Workers, &t.Slots, &t.Paused}, func() error {
-		t.OldestReady = time.Duration(oldest) * time.Microsecond
+		// A run time may lie so far back that no Duration holds it.
+		t.OldestReady = time.Duration(min(oldest, math.MaxInt64/1000)) * time.Microsecond
 		s.Tasks = append(s.Tasks, t)
 		t = TaskStats{}
 		return nil

@@ -66,8 +66,8 @@ create index jobs_unfinished on rebase.jobs (task, lane, run_at, id) where finis
 create index jobs_reaped on rebase.jobs (task, lane, run_at, id) where finished_at is null and crashes > 0;
 -- One unfinished job for each task and key.
 create unique index jobs_key on rebase.jobs (task, key_hash) where finished_at is null and key_hash is not null;
--- For retention.
-create index jobs_finished_at on rebase.jobs (finished_at) where finished_at is not null;
+-- For retention; the dead letters, which are kept longer, stand apart.
+create index jobs_finished_at on rebase.jobs (finished_at) where finished_at is not null and not dead;
 -- The dead letters.
 create index jobs_dead on rebase.jobs (finished_at) where dead;
 

@@ -3,7 +3,7 @@
 //
 // This program starts itself twice more, as two workers of one service: the same code, so both
 // declare the same schedules. A slot of the report is then made due, so that nobody has to wait
-// for the minute: both workers see it, and one job comes of it. The nightly job is run now,
+// for the minute: either worker may fire it, and one job comes of it. The nightly job is run now,
 // by hand; the report is paused while three of its slots pass, and resumed.
 //
 // What is printed is read from the tables, and from a table of the example's own, without any

@@ -62,7 +62,7 @@ func (s *story) slot(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.say("report: its slot is due, and both processes see it")
+	s.say("report: its slot is due, and either process may fire it")
 	if err := s.queue.FireSchedule(ctx, s.names.nightly); err != nil {
 		return err
 	}

@@ -37,17 +37,18 @@ type Report struct {
 	RolledBack int
 	Runs       int // of handlers
 	Kills      int
-	Reaped     int // entries "crashed" in the jobs' histories
-	Reruns     int // runs that were not the first of their job
-	MaxRuns    int // of one job
-	Attempts   int // most that a job used
+	Reaped     int           // entries "crashed" in the jobs' histories
+	Reruns     int           // runs that were not the first of their job
+	MaxRuns    int           // of one job
+	Attempts   int           // most that a job used
+	Still      time.Duration // longest time in which no run began
 	Took       time.Duration
 	Violations []string
 }
 
 func (r *Report) String() string {
-	return fmt.Sprintf("seed %d: jobs %d, rolled back %d, runs %d, kills %d, reaped %d, reruns %d, most runs of a job %d, most attempts %d, violations %d, %.1f s",
-		r.Seed, r.Jobs, r.RolledBack, r.Runs, r.Kills, r.Reaped, r.Reruns, r.MaxRuns, r.Attempts, len(r.Violations), r.Took.Seconds())
+	return fmt.Sprintf("seed %d: jobs %d, rolled back %d, runs %d, kills %d, reaped %d, reruns %d, most runs of a job %d, most attempts %d, longest standstill %.1f s, violations %d, %.1f s",
+		r.Seed, r.Jobs, r.RolledBack, r.Runs, r.Kills, r.Reaped, r.Reruns, r.MaxRuns, r.Attempts, r.Still.Seconds(), len(r.Violations), r.Took.Seconds())
 }
 
 // Shown are the first violations, and how many more there are.
@@ -209,7 +210,12 @@ func (c *checker) loadRest(ctx context.Context, tx pgx.Tx) error {
 	if err != nil {
 		return err
 	}
-	return tx.QueryRow(ctx, "select count(*) from rebase.claims").Scan(&c.claims)
+	if err := tx.QueryRow(ctx, "select count(*) from rebase.claims").Scan(&c.claims); err != nil {
+		return err
+	}
+	return tx.QueryRow(ctx, `
+select coalesce(max(gap), '0')
+from (select started_at - lag(started_at) over (order by started_at) as gap from crash.runs) g`).Scan(&c.report.Still)
 }
 
 // wrong notes a broken promise.

@@ -83,6 +83,21 @@ func TestARestartedProcessIsNotItsPredecessor(t *testing.T) {
 	require.Equal(t, victim.Name, heir.Name)
 }
 
+// Q10, J11: what a reaper sees that stalls between its look and its write: the ledger says
+// that a lease has ended, and the row, renewed meanwhile, that it has not. The row decides.
+func TestTheReaperGoesByTheRowsOwnLease(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, 5, 1)
+	b.start(2)
+	b.wait(lease/3 + lease/3 + 1500*time.Millisecond) // until they reap at all
+	b.make(10, Payload{For: 3 * time.Second})
+	b.await("all to run", "select count(*) = 10 from crash.runs where ended_at is null")
+	b.await("the end of all, with a ledger that lies", `
+with lie as (update rebase.claims set locked_until = now() - interval '1 second')
+select not exists (select from rebase.jobs where finished_at is null)`)
+	b.finish(Expect{Once: true, Innocent: true})
+}
+
 // Q54, Q3, J8: a poison job that kills its process is first in line before 1,000 jobs that
 // are claimed ahead in batches; it dies after its attempts, and nothing else does.
 func TestOnlyThePoisonFails(t *testing.T) {

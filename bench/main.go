@@ -1,0 +1,130 @@
+// Bench measures rebase beside other job queues on PostgreSQL, and beside its own ceiling: the
+// same statements in a bare loop.
+//
+// The rule behind every part: all systems meet the same server, in databases of their own that
+// are emptied, filled and vacuumed before each measurement, in an order that turns round with
+// each round. Nothing is averaged away: every single value is printed and kept, with the load
+// of the machine at the time.
+package main
+
+import (
+	"cmp"
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+// A config is what the flags say. The sizes are those of scale 1.
+type config struct {
+	rounds    int
+	scale     float64
+	url, bin  string
+	json      string
+	plot      string
+	scenarios []string
+	systems   []string
+	batch     int // of the ceiling
+	slots     map[string]int
+
+	child, childSystem string
+}
+
+// scaled applies -scale to a size. The result is a multiple of five, so that a run can be cut
+// into fifths.
+func (c *config) scaled(n int) int {
+	return max(int(float64(n)*c.scale)/5*5, 5)
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	cfg, err := parse(os.Args[1:], os.Stderr)
+	switch {
+	case err == flag.ErrHelp:
+		return
+	case err != nil:
+		os.Exit(2)
+	}
+	if cfg.child != "" {
+		err = child(ctx, cfg)
+	} else {
+		err = run(ctx, cfg, os.Stdout)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+// parse reads the flags. Names of scenarios and systems that don't exist are refused: a run of
+// an hour must not end without what was asked for.
+func parse(args []string, out io.Writer) (*config, error) {
+	cfg := &config{slots: map[string]int{}}
+	f := flag.NewFlagSet("bench", flag.ContinueOnError)
+	f.SetOutput(out)
+	f.IntVar(&cfg.rounds, "n", 5, "rounds: how often everything is measured")
+	f.Float64Var(&cfg.scale, "scale", 1, "multiplies the number of jobs; 0.01 is a quick look, whose figures mean little")
+	f.StringVar(&cfg.url, "url", "", "PostgreSQL to use (a superuser's address; databases named bench_* are dropped and made); if empty, a private durable server is started")
+	f.StringVar(&cfg.bin, "bin", "", "directory of the private server's binaries; if empty, they are looked for")
+	f.StringVar(&cfg.json, "json", "", "file for all values, settings and loads")
+	f.StringVar(&cfg.plot, "plot", "", "directory for pictures (SVG)")
+	f.IntVar(&cfg.batch, "ceiling-batch", 1000, "jobs in a claim of the ceiling")
+	which := f.String("scenarios", "", "comma-separated; if empty, all:\n"+describeScenarios())
+	who := f.String("systems", "", "comma-separated; if empty, all: "+strings.Join(systemNames(), ", "))
+	slots := map[string]*int{}
+	for _, s := range allSystems {
+		if s.slots > 0 {
+			slots[s.name] = f.Int(s.name+"-slots", s.slots, "concurrency of "+s.name+" where it has a choice")
+		}
+	}
+	// For the process that enqueues in the wake scenario; nobody else needs them.
+	f.StringVar(&cfg.child, "child", "", "internal: the part that a child process plays")
+	f.StringVar(&cfg.childSystem, "child-system", "", "internal: the system that it uses")
+	err := f.Parse(args)
+	if err == nil {
+		err = cfg.choose(*which, *who, f.Args())
+		if err != nil {
+			fmt.Fprintln(out, "bench:", err)
+		}
+	}
+	for name, n := range slots {
+		cfg.slots[name] = *n
+	}
+	return cfg, err
+}
+
+func (c *config) choose(which, who string, rest []string) (err error) {
+	if len(rest) > 0 {
+		return fmt.Errorf("unexpected argument %q", rest[0])
+	}
+	if c.rounds < 1 || c.scale <= 0 || c.batch < 1 {
+		return fmt.Errorf("-n %d, -scale %v and -ceiling-batch %d must be positive", c.rounds, c.scale, c.batch)
+	}
+	if c.scenarios, err = pick("scenario", which, scenarioNames()); err != nil {
+		return err
+	}
+	c.systems, err = pick("system", who, systemNames())
+	return err
+}
+
+// pick returns the names in list, in the order of all.
+func pick(kind, list string, all []string) ([]string, error) {
+	if list == "" {
+		return all, nil
+	}
+	wanted := strings.Split(list, ",")
+	for _, name := range wanted {
+		if !slices.Contains(all, name) {
+			return nil, fmt.Errorf("unknown %s %q; there are %s", kind, name, strings.Join(all, ", "))
+		}
+	}
+	slices.SortFunc(wanted, func(a, b string) int { return cmp.Compare(slices.Index(all, a), slices.Index(all, b)) })
+	return slices.Compact(wanted), nil
+}

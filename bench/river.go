@@ -1,0 +1,136 @@
+package main
+
+// River: InsertManyFast (COPY) for bulk, the smallest FetchCooldown that it allows, the
+// FetchPollInterval of its own benchmark, and no time limit for attempts, which saves it a timer
+// a job. Its client has a pool of its own, apart from the one that enqueues.
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/riverdriver/riverpgxv5"
+	"github.com/riverqueue/river/rivermigrate"
+)
+
+var riverSystem = &system{
+	name:  "river",
+	slots: 500,
+	about: "v0.51.0; FetchCooldown 1 ms, FetchPollInterval 20 ms, JobTimeout -1, pool of 20 for its worker; InsertManyFast",
+	open:  openRiver,
+}
+
+const riverPool = 20
+
+type riverClient struct {
+	url      string
+	pool     *pgxpool.Pool
+	inserter *river.Client[pgx.Tx]
+	keys     atomic.Int64
+}
+
+func openRiver(ctx context.Context, url string, conns int) (client, error) {
+	pool, err := openPool(ctx, url, conns)
+	if err != nil {
+		return nil, err
+	}
+	inserter, err := river.NewClient(riverpgxv5.New(pool), &river.Config{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		pool.Close()
+		return nil, err
+	}
+	return &riverClient{url: url, pool: pool, inserter: inserter}, nil
+}
+
+func (c *riverClient) close() { c.pool.Close() }
+
+func (c *riverClient) migrate(ctx context.Context) error {
+	m, err := rivermigrate.New(riverpgxv5.New(c.pool), &rivermigrate.Config{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return err
+	}
+	_, err = m.Migrate(ctx, rivermigrate.DirectionUp, nil)
+	return err
+}
+
+func (c *riverClient) tables() []string { return []string{"river_job"} }
+
+func (c *riverClient) unfinished() string {
+	return "select exists(select from river_job where state in ('available', 'running', 'retryable', 'scheduled', 'pending'))"
+}
+
+// insert gives each job with a key arguments of its own: River's keys are made of them.
+func (c *riverClient) insert(ctx context.Context, n int, keys bool) error {
+	params := make([]river.InsertManyParams, n)
+	for i := range params {
+		params[i].Args = args{}
+		if keys {
+			params[i].Args = args{Sent: c.keys.Add(1)}
+			params[i].InsertOpts = &river.InsertOpts{UniqueOpts: river.UniqueOpts{ByArgs: true}}
+		}
+	}
+	_, err := c.inserter.InsertManyFast(ctx, params)
+	return err
+}
+
+func (c *riverClient) enqueue(ctx context.Context, sent int64) error {
+	_, err := c.inserter.Insert(ctx, args{Sent: sent}, nil)
+	return err
+}
+
+// A riverWorker is the handler in River's clothes.
+type riverWorker struct {
+	river.WorkerDefaults[args]
+	h handler
+}
+
+func (w *riverWorker) Work(_ context.Context, job *river.Job[args]) error {
+	w.h(job.Args.Sent)
+	return nil
+}
+
+func (c *riverClient) work(ctx context.Context, slots int, h handler) (func() error, error) {
+	pool, err := openPool(ctx, c.url, riverPool)
+	if err != nil {
+		return nil, err
+	}
+	workers := river.NewWorkers()
+	river.AddWorker(workers, &riverWorker{h: h})
+	w, err := river.NewClient(riverpgxv5.New(pool), &river.Config{
+		FetchCooldown:     time.Millisecond,
+		FetchPollInterval: 20 * time.Millisecond,
+		JobTimeout:        -1,
+		Logger:            slog.New(slog.DiscardHandler),
+		Queues:            map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: slots}},
+		Workers:           workers,
+	})
+	if err == nil {
+		err = w.Start(ctx)
+	}
+	if err != nil {
+		pool.Close()
+		return nil, err
+	}
+	return func() error {
+		defer pool.Close()
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		return w.Stop(ctx)
+	}, nil
+}
+
+func (c *riverClient) retain(ctx context.Context, n int) error {
+	_, err := c.pool.Exec(ctx, `
+insert into river_job (state, attempt, max_attempts, attempted_at, finalized_at, attempted_by, kind, args)
+select 'completed', 1, 25, now(), now() - i * interval '10 ms', '{bench}', $1, '{"sent": 0}'
+from generate_series(1, $2::bigint) i`, args{}.Kind(), n)
+	if err != nil {
+		return fmt.Errorf("finished jobs: %w", err)
+	}
+	return nil
+}

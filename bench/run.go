@@ -1,0 +1,115 @@
+package main
+
+// A whole run: the server, what is to be known of the machine, the scenarios, and what came of
+// them.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+func run(ctx context.Context, cfg *config, out io.Writer) (err error) {
+	b := &bench{cfg: cfg, out: out}
+	url, stop, err := startServer(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
+	b.url = url
+	if b.admin, err = pgx.Connect(ctx, url); err != nil {
+		return err
+	}
+	defer b.admin.Close(context.Background())
+	if err := b.describe(ctx); err != nil {
+		return err
+	}
+	for _, s := range allScenarios {
+		if !slices.Contains(cfg.scenarios, s.name) {
+			continue
+		}
+		if err = b.play(ctx, s); err != nil {
+			break // what has been measured until now is still told
+		}
+	}
+	return errors.Join(err, b.conclude())
+}
+
+// conclude prints the table and writes the files.
+func (b *bench) conclude() error {
+	b.Ended, b.LoadAtEnd = time.Now(), loadAverage()
+	b.Summaries = summarise(b.Measurements)
+	fmt.Fprintf(b.out, "\n# load average at the end: %s\n\n", b.LoadAtEnd)
+	writeTable(b.out, b.Summaries)
+	var err error
+	if b.cfg.json != "" {
+		err = b.write(b.cfg.json)
+	}
+	if b.cfg.plot != "" {
+		err = errors.Join(err, plotAll(b.cfg.plot, b.Summaries))
+	}
+	if b.failures > 0 {
+		err = errors.Join(err, fmt.Errorf("%d measurements failed", b.failures))
+	}
+	return err
+}
+
+// describe prints and keeps everything that a figure depends on.
+func (b *bench) describe(ctx context.Context) error {
+	b.Started, b.LoadAtStart = time.Now(), loadAverage()
+	b.Rounds, b.Scale, b.GoVersion, b.CPUs = b.cfg.rounds, b.cfg.scale, runtime.Version(), runtime.NumCPU()
+	b.Platform = runtime.GOOS + "/" + runtime.GOARCH
+	if err := b.admin.QueryRow(ctx, "select version()").Scan(&b.Postgres); err != nil {
+		return err
+	}
+	rows, err := b.admin.Query(ctx, `
+select name || ' = ' || current_setting(name)
+from pg_settings
+where source not in ('default', 'override', 'client')
+  or name in ('fsync', 'synchronous_commit', 'full_page_writes', 'wal_level', 'shared_buffers', 'autovacuum')
+order by name`)
+	if err != nil {
+		return err
+	}
+	if b.ServerSettings, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
+		return err
+	}
+	b.Systems = map[string]string{}
+	fmt.Fprintf(b.out, "# %s, %d CPUs, %s, GOMAXPROCS %d, load average %s\n# %s\n# %s\n# %d rounds, scale %v\n",
+		b.Platform, b.CPUs, b.GoVersion, runtime.GOMAXPROCS(0), b.LoadAtStart, b.Postgres,
+		strings.Join(b.ServerSettings, "; "), b.Rounds, b.Scale)
+	for _, name := range b.cfg.systems {
+		s, err := systemNamed(name)
+		if err != nil {
+			return err
+		}
+		about := s.about
+		switch {
+		case s == ceilingSystem:
+			about += fmt.Sprintf("; %d jobs a claim", b.cfg.batch)
+		case s.slots > 0:
+			about += fmt.Sprintf("; concurrency %d where it has a choice", b.cfg.slots[name])
+		}
+		b.Systems[name] = about
+		fmt.Fprintf(b.out, "# %s: %s\n", name, about)
+	}
+	return nil
+}
+
+// loadAverage is the machine's, or "unknown" where there is no /proc.
+func loadAverage() string {
+	data, err := os.ReadFile("/proc/loadavg")
+	fields := strings.Fields(string(data))
+	if err != nil || len(fields) < 3 {
+		return "unknown"
+	}
+	return strings.Join(fields[:3], " ")
+}

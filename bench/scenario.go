@@ -1,0 +1,156 @@
+package main
+
+// How scenarios are run: each for all its systems, n rounds, the order turned round with every
+// round. A system that fails is reported and left out of the rest of the scenario; the others
+// go on, and the program's exit code tells.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// A scenario is one question.
+type scenario struct {
+	name    string
+	about   string
+	systems []*system
+	conns   int // of each system's pool for enqueues; 0 is 4
+	// setup, if not nil, is done once for each system, before the first round.
+	setup func(ctx context.Context, t *trial) error
+	run   func(ctx context.Context, t *trial) error
+}
+
+// allScenarios in order of importance.
+var allScenarios = []*scenario{
+	drain, drain5, held, enqueue, insert, wake, work1ms, work100ms, retained,
+}
+
+func scenarioNames() []string {
+	names := make([]string, len(allScenarios))
+	for i, s := range allScenarios {
+		names[i] = s.name
+	}
+	return names
+}
+
+func describeScenarios() string {
+	var b strings.Builder
+	for _, s := range allScenarios {
+		fmt.Fprintf(&b, "  %-10s %s\n", s.name, s.about)
+	}
+	return b.String()
+}
+
+// A bench is one run of the program.
+type bench struct {
+	cfg   *config
+	out   io.Writer
+	url   string
+	admin *pgx.Conn
+	report
+}
+
+// A trial is one system in one scenario, over all rounds.
+type trial struct {
+	*bench
+	scenario *scenario
+	system   *system
+	db       *database
+	other    *database // a second one, if the scenario's setup makes it
+	round    int
+	failed   bool
+}
+
+func (t *trial) Close() {
+	for _, db := range []*database{t.db, t.other} {
+		if db != nil {
+			db.Close()
+		}
+	}
+}
+
+// slots is the concurrency at which the system is at its best.
+func (t *trial) slots() int {
+	if t.system == ceilingSystem {
+		return t.cfg.batch
+	}
+	return t.cfg.slots[t.system.name]
+}
+
+// measured records a value. part says what of the scenario it is; "" is the scenario itself.
+func (t *trial) measured(part string, value float64, unit string) {
+	name := t.scenario.name
+	if part != "" {
+		name += "." + part
+	}
+	t.add(t.out, measurement{Scenario: name, System: t.system.name, Value: value, Unit: unit, Round: t.round, Load: loadAverage()})
+}
+
+func (b *bench) play(ctx context.Context, s *scenario) error {
+	fmt.Fprintf(b.out, "\n# %s: %s\n", s.name, s.about)
+	var trials []*trial
+	defer func() {
+		for _, t := range trials {
+			t.Close()
+		}
+	}()
+	for _, sys := range s.systems {
+		if !slices.Contains(b.cfg.systems, sys.name) {
+			continue
+		}
+		t := &trial{bench: b, scenario: s, system: sys}
+		trials = append(trials, t)
+		if err := t.begin(ctx); err != nil {
+			t.fail(err)
+		}
+	}
+	for round := 1; round <= b.cfg.rounds; round++ {
+		order := slices.Clone(trials)
+		if round%2 == 0 {
+			slices.Reverse(order)
+		}
+		for _, t := range order {
+			if t.round = round; t.failed {
+				continue
+			}
+			if err := s.run(ctx, t); err != nil {
+				t.fail(err)
+			}
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (t *trial) begin(ctx context.Context) (err error) {
+	conns := t.scenario.conns
+	if conns == 0 {
+		conns = 4
+	}
+	if t.db, err = t.newDatabase(ctx, t.scenario.name, t.system, conns); err != nil {
+		return err
+	}
+	if t.scenario.setup != nil {
+		return t.scenario.setup(ctx, t)
+	}
+	return nil
+}
+
+// fail takes the system out of the scenario.
+func (t *trial) fail(err error) {
+	t.failed = true
+	if errors.Is(err, errUnsupported) {
+		fmt.Fprintf(t.out, "SKIPPED scenario=%s system=%s: %v\n", t.scenario.name, t.system.name, err)
+		return
+	}
+	fmt.Fprintf(t.out, "FAILED scenario=%s system=%s round=%d: %v\n", t.scenario.name, t.system.name, t.round, err)
+	t.failures++
+}

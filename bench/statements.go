@@ -1,0 +1,5 @@
+package main
+
+const (
+	claimSQL, succeedSQL, overSQL, beginSQL, settingsSQL, commitSQL = "", "", "", "", "", ""
+)

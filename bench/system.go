@@ -1,0 +1,84 @@
+package main
+
+// What the benchmark asks of a job queue. Each system has a file of its own that ties it to
+// these; the scenarios know nothing else of it.
+//
+// A client is one system on one database. Work is the same for all: the payload is a small
+// JSON object, it is decoded by the system's own means, and then the handler is called.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// args is every job's payload.
+type args struct {
+	Sent int64 `json:"sent"` // when it was enqueued, in nanoseconds; 0 if nobody asks
+}
+
+// Kind is what River wants of a payload.
+func (args) Kind() string { return "bench" }
+
+// task is the name of every job's task, kind or type.
+const task = "bench"
+
+// A handler gets the payload's Sent.
+type handler func(sent int64)
+
+// A client is a system on a database.
+type client interface {
+	migrate(ctx context.Context) error
+	// tables are emptied and vacuumed before a measurement.
+	tables() []string
+	// unfinished is a query for whether any job has not ended.
+	unfinished() string
+	// insert makes n jobs with one call, the quickest that the system has.
+	insert(ctx context.Context, n int, keys bool) error
+	// enqueue makes one job in a transaction of its own.
+	enqueue(ctx context.Context, sent int64) error
+	// work starts a worker. stop returns when it has ended.
+	work(ctx context.Context, slots int, h handler) (stop func() error, err error)
+	close()
+}
+
+// A retainer can make a table with n finished jobs. Systems that delete them have none.
+type retainer interface {
+	retain(ctx context.Context, n int) error
+}
+
+// errUnsupported says that a system has no such thing; the measurement is left out, aloud.
+var errUnsupported = errors.New("not supported by this system")
+
+// A system is what the command line can name.
+type system struct {
+	name  string
+	slots int // its best concurrency with quick handlers; 0 if it has no choice
+	about string
+	open  func(ctx context.Context, url string, conns int) (client, error)
+}
+
+// allSystems in the order of the tables. conns is the size of the pool for enqueues.
+var allSystems = []*system{
+	rebaseSystem, ceilingSystem, riverSystem, gueSystem, plainInsert, plainNotify,
+}
+
+// queues are those that have workers and handlers.
+var queues = []*system{rebaseSystem, riverSystem, gueSystem}
+
+func systemNames() []string {
+	names := make([]string, len(allSystems))
+	for i, s := range allSystems {
+		names[i] = s.name
+	}
+	return names
+}
+
+func systemNamed(name string) (*system, error) {
+	for _, s := range allSystems {
+		if s.name == name {
+			return s, nil
+		}
+	}
+	return nil, fmt.Errorf("unknown system %q", name)
+}

@@ -1,0 +1,156 @@
+package rebase
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// What becomes of a claim: its rows are read one by one, and count only once the reply to
+// COMMIT is there. Then they go into the buffer, and what can start starts.
+
+// readBatch reads jobs. One that can't be read doesn't disturb the others: it is
+// noted, and given back when the claim has been committed.
+func (e *engine) readBatch(rows pgx.Rows, b *batch) error {
+	c := b.claim
+	c.attempts = make([]attempt, 0, max(min(b.wanted, aheadRows), 1))
+	for rows.Next() {
+		raw := rows.RawValues()
+		if len(raw) > jobColumnCount {
+			r := rowReader{raw: raw, fields: rows.FieldDescriptions(), next: jobColumnCount}
+			b.lastLane, b.seen = r.text(nil), int(r.int())
+		}
+		if raw[0] == nil {
+			continue // the row that only tells of the scan
+		}
+		c.attempts = append(c.attempts, attempt{})
+		a := &c.attempts[len(c.attempts)-1]
+		if err := readJob(rows, &a.job, e.intern); err != nil {
+			b.broken = append(b.broken, err)
+			a.state = stateFinished
+			a.outcome = outcome{kind: kindBroken, err: errorText(err)}
+		}
+	}
+	return rows.Err()
+}
+
+// jobColumnCount is the number of jobColumns.
+const jobColumnCount = 24
+
+// claimRound sends the statements as one transaction and hands over what they bring.
+// It runs on the bookkeeping context: once a claim is sent it is always read to its
+// end, because rows that are claimed and unknown would wait for their lease.
+func (e *engine) claimRound(ctx context.Context, batches []*batch, statements []statement) error {
+	sent := time.Now()
+	err := e.claims.round(ctx, e.roundLimit(), statements...)
+	if err == nil {
+		e.deliver(batches, sent)
+		return nil
+	}
+	if isLost(err) {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		for _, b := range batches {
+			e.lostTokens = append(e.lostTokens, lostToken{token: b.token, until: sent.Add(3 * e.roundLimit())})
+		}
+		e.duties.tokens = time.Time{}
+		e.recordSignal.set()
+	}
+	return fmt.Errorf("claim: %w", err)
+}
+
+// deliver takes the jobs of committed claims into the buffer and starts what can
+// start.
+func (e *engine) deliver(batches []*batch, sent time.Time) {
+	now := time.Now()
+	var claimed []Event
+	e.mu.Lock()
+	var lost []*attempt
+	for _, b := range batches {
+		lost = append(lost, e.superseded(b.claim)...)
+		e.deliverBatch(b, sent, now)
+		if e.events != nil {
+			for i := range b.claim.attempts {
+				claimed = append(claimed, e.event(EventClaimed, &b.claim.attempts[i], nil))
+			}
+		}
+	}
+	e.counts.Claims += int64(len(batches))
+	e.startSlots(now)
+	e.mu.Unlock()
+	e.lostLeases(lost, slices.Repeat([]error{ErrLeaseLost}, len(lost)))
+	e.events.add(claimed...)
+	for _, b := range batches {
+		for _, err := range b.broken {
+			e.log.Error("rebase: a row can't be read and is put aside", "error", err, "worker", e.id)
+		}
+	}
+}
+
+// superseded ends older attempts of the jobs that c has claimed: whoever claims a job again has
+// lost it before. Replies name jobs by their ids, so the second attempt's renewals and results
+// would otherwise be taken for the first's.
+func (e *engine) superseded(c *claim) (lost []*attempt) {
+	again := map[int64]bool{}
+	for i := range c.attempts {
+		if j := &c.attempts[i].job; j.Runs > 1 {
+			again[j.ID] = true
+		}
+	}
+	if len(again) == 0 {
+		return nil
+	}
+	for _, old := range e.held {
+		for i := range old.attempts {
+			if a := &old.attempts[i]; again[a.job.ID] && a.state != stateSettled {
+				e.lose(a, ErrLeaseLost)
+				lost = append(lost, a)
+			}
+		}
+	}
+	return lost
+}
+
+func (e *engine) deliverBatch(b *batch, sent, now time.Time) {
+	c := b.claim
+	if c.left = len(c.attempts); c.left == 0 {
+		return
+	}
+	c.deadline = sent.Add(e.leaseLocal())
+	e.held[c.token] = c
+	e.counts.Claimed += int64(c.left)
+	e.arm(now.Add(maxWait))
+	for i := range c.attempts {
+		a := &c.attempts[i]
+		e.adopt(a, b, now)
+		switch {
+		case a.state == stateFinished: // unreadable
+			e.save(a, a.outcome)
+		case e.stopping:
+			e.save(a, outcome{kind: kindReleased})
+		default:
+			e.enbuffer(a)
+		}
+	}
+}
+
+// adopt ties a job to its place in the engine.
+func (e *engine) adopt(a *attempt, b *batch, now time.Time) {
+	t := e.byName[a.job.Task]
+	if t == nil { // an unreadable row's task, perhaps
+		t = e.tasks[0]
+	}
+	a.claim, a.lane, a.arrived, a.ahead, a.timeout = b.claim, t.lane(a.job.Lane), now, b.ahead, t.timeout
+	a.engine, a.job.attempt = e, a
+	size := float64(len(a.job.Payload))
+	t.bytes += (size - t.bytes) / 64
+	if a.job.crashes > 0 {
+		e.reaped++
+	}
+	if a.job.Lane != "" {
+		t.laned = true
+	}
+}
