@@ -246,7 +246,7 @@ func (s *session) measure(d time.Duration) {
 }
 
 // isLost says whether err ends the connection's use: it broke, the server ends it,
-// or the server is no place for a worker (a standby: SQLSTATE 25006).
+// or the server is no place for a worker (a standby: SQLSTATE 25006 or 0A000).
 func isLost(err error) bool {
 	if _, ok := errors.AsType[*lostError](err); ok {
 		return true
@@ -255,7 +255,9 @@ func isLost(err error) bool {
 		return true
 	}
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
-		return isOutage(pgErr.Code)
+		// 0A000 is a standby's answer to "begin read write"; and that of a statement whose plan
+		// no longer fits its table, which a new connection cures as well.
+		return isOutage(pgErr.Code) || pgErr.Code == "0A000"
 	}
 	_, isNet := errors.AsType[net.Error](err)
 	return isNet || errors.Is(err, pgconn.ErrConnClosed) || pgconn.Timeout(err)

@@ -70,7 +70,8 @@ type engine struct {
 	ready   fifo[*taskState] // tasks with buffered jobs, in turn
 	held    map[int64]*claim // by token, until the last job of each is recorded
 	running int              // slots taken
-	// buffered jobs are claimed and not begun; at most one held job was once reaped.
+	// buffered jobs are claimed and not begun; at most one held job is on probation: it was
+	// once reaped, see prove.
 	buffered, reaped int
 	abandoned        int         // handlers that run on although their outcome is decided
 	attempts         int         // begun in all
@@ -90,6 +91,7 @@ type engine struct {
 	lostTokens       []lostToken // claims that may have been committed
 	duties           duties      // the recorder's next times
 	trusted          time.Time   // renewals have gone through without a break since; zero: they have not
+	turn, turnWall   time.Time   // the last turn of the recorder's loop, by the monotonic and the wall clock
 	renewedAt        time.Time   // when the last renewal that went through began
 	earliest         time.Time   // the watch's next deadline; zero: none
 	counts           counters
@@ -253,6 +255,9 @@ func (e *engine) begin(a *attempt, now time.Time) {
 	}
 	e.arm(cmp.Or(a.deadline, a.claim.deadline))
 	e.arm(a.claim.deadline)
+	if a.job.crashes > 0 {
+		e.arm(now.Add(e.probation()))
+	}
 }
 
 // end frees the job's slot.
@@ -306,15 +311,29 @@ func (e *engine) save(a *attempt, o outcome) {
 	e.changed.set()
 }
 
+// prove ends the probation of a job that was once reaped: the next of them may begin, and jobs
+// may be claimed ahead again. A job that kills its process does so soon, mostly; one that
+// has run for a while, or has ended, must not hold up the others.
+func (e *engine) prove(a *attempt) {
+	if a.job.crashes == 0 || a.proved {
+		return
+	}
+	a.proved = true
+	e.reaped--
+	e.look.blockedWait, e.look.woken = 0, true
+	e.claimSignal.set()
+}
+
+// probation is how long a job that was once reaped runs before it counts as proved.
+func (e *engine) probation() time.Duration { return min(e.w.opts.VisibilityTimeout/4, 10*time.Second) }
+
 // settle forgets a job: its row no longer carries this claim's token.
 func (e *engine) settle(a *attempt) {
 	if a.state == stateFinished {
 		e.unsaved--
 	}
 	a.state = stateSettled
-	if a.job.crashes > 0 {
-		e.reaped--
-	}
+	e.prove(a)
 	if a.lane.task.laneLimit > 0 && a.lane.name != "" {
 		e.look.woken = true // the lane has room again, which only the row could tell
 		e.claimSignal.set()

@@ -3,11 +3,14 @@ package rebase_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/rebasejobs/rebase"
 	"github.com/stretchr/testify/require"
 )
@@ -99,4 +102,122 @@ func TestAnOnEventThatCallsGoexitDoesNotEndTheEvents(t *testing.T) {
 	id := r.enqueue("x", nil)
 	require.Equal(t, 1, r.once("x", nil, succeed))
 	r.until(func() bool { return slices.Contains(d.kinds(id), rebase.EventSucceeded) }, "the last event has come")
+}
+
+// M2: the kinds that trouble makes, and the flag of an enqueue that may roll back.
+func TestM2TroubleHasItsEventsToo(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		h    rebase.Handler
+		opts rebase.WorkerOptions
+		also func(r *rig, id int64) // while the handler runs
+		want []rebase.EventKind
+		err  error
+	}{
+		"cancelled by its handler": {h: returns(rebase.ErrCancelled), want: []rebase.EventKind{"cancelled"}, err: rebase.ErrCancelled},
+		"dead at once":             {h: returns(rebase.Permanent(errBoom)), want: []rebase.EventKind{"dead"}, err: errBoom},
+		"infrastructure":           {h: returns(&pgconn.ConnectError{}), want: []rebase.EventKind{"setback"}},
+		"a timeout": {h: func(ctx context.Context, _ *rebase.Job) error { <-ctx.Done(); return nil },
+			opts: rebase.WorkerOptions{Timeout: 20 * time.Millisecond}, want: []rebase.EventKind{"abandoned", "failed"}, err: rebase.ErrTimeout},
+		"cancelled from outside": {h: untilDone, want: []rebase.EventKind{"cancelled"},
+			also: func(r *rig, id int64) { require.NoError(r.t, r.q.Cancel(r.t.Context(), id, "")) }},
+		"a lost lease": {h: succeed, want: []rebase.EventKind{"lease_lost"}, err: rebase.ErrLeaseLost,
+			also: func(r *rig, id int64) {
+				r.lose(id)
+				r.exec(`update rebase.jobs set run_at = now() + interval '1 hour'`)
+			}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var d diary
+			r := observed(t, d.note)
+			id := r.enqueue("x", nil)
+			c.opts.Backoff = at(time.Hour)
+			r.once("x", &c.opts, func(ctx context.Context, job *rebase.Job) error {
+				if c.also != nil {
+					c.also(r, id)
+				}
+				return c.h(ctx, job)
+			})
+			want := append([]rebase.EventKind{"enqueued", "claimed"}, c.want...)
+			r.until(func() bool { return slices.Equal(d.kinds(id), want) }, "the events are %v, not %v", want, deferred(func() any { return d.kinds(id) }))
+			if c.err != nil {
+				require.ErrorIs(t, d.events[len(d.events)-1].Err, c.err)
+			}
+		})
+	}
+}
+
+// deferred is formatted when it is printed.
+type deferred func() any
+
+func (f deferred) String() string { return fmt.Sprint(f()) }
+
+func returns(err error) rebase.Handler {
+	return func(context.Context, *rebase.Job) error { return err }
+}
+
+func untilDone(ctx context.Context, _ *rebase.Job) error { <-ctx.Done(); return ctx.Err() }
+
+// M2: an enqueue in a transaction says that it may roll back; a duplicate is no event.
+func TestM2AnEnqueuesEventSaysWhetherItIsCommitted(t *testing.T) {
+	t.Parallel()
+	var d diary
+	r := observed(t, d.note)
+	first := r.enqueue("x", keyed("k"))
+	_, err := r.q.Enqueue(t.Context(), "x", nil, keyed("k"))
+	require.NoError(t, err)
+	tx, err := r.pool.Begin(t.Context())
+	require.NoError(t, err)
+	second, err := r.q.EnqueueTx(t.Context(), tx, "y", nil, &rebase.EnqueueOptions{Lane: "l"})
+	require.NoError(t, err)
+	require.NoError(t, tx.Rollback(t.Context()))
+	r.until(func() bool { return len(d.kinds(second.ID)) > 0 }, "the last one is told")
+	require.Equal(t, []rebase.Event{
+		{Kind: rebase.EventEnqueued, ID: first, Task: "x"},
+		{Kind: rebase.EventEnqueued, ID: second.ID, Task: "y", Lane: "l", Uncommitted: true},
+	}, d.events)
+}
+
+// M2: a worker that died gives its job's last attempt up: the reaper's event.
+func TestM2ADeadLetterOfTheReaperIsAnEvent(t *testing.T) {
+	t.Parallel()
+	var d diary
+	r := observed(t, d.note)
+	desk := deskOn(t, r.pool, nil)
+	id := r.enqueue("x", &rebase.EnqueueOptions{MaxAttempts: 1})
+	desk.claimed(id)
+	r.expire()
+	r.exec(`update rebase.claims set lease = '1 s'`)
+	r.once("other", nil, succeed)
+	r.until(func() bool { return slices.Contains(d.kinds(id), rebase.EventDead) }, "the dead letter is told")
+	last := d.events[len(d.events)-1]
+	require.Equal(t, []any{"x", "w", 1}, []any{last.Task, last.Worker, last.Attempt})
+	require.ErrorIs(t, last.Err, rebase.ErrLeaseLost)
+}
+
+// M2: what a slow function has no room for is counted, said and dropped; the order stays.
+func TestM2ASlowOnEventLosesEventsAndTheLogSaysHowMany(t *testing.T) {
+	t.Parallel()
+	release, entered := make(chan struct{}), make(chan struct{}, 1)
+	var d diary
+	r := observed(t, func(ev rebase.Event) {
+		select {
+		case entered <- struct{}{}:
+		default:
+		}
+		<-release
+		d.note(ev)
+	})
+	r.enqueue("first", nil)
+	await(t, entered) // from here on the buffer fills
+	for range 3 {
+		r.enqueueMany("x", 5_000, nil)
+	}
+	close(release)
+	r.until(func() bool { return len(r.log.matching("WARN", "events were dropped", "count=5000")) == 1 }, "it is said")
+	last := r.enqueue("x", nil)
+	r.until(func() bool { return len(d.kinds(last)) == 1 }, "later ones come")
+	require.Len(t, d.events, 1+10_000+1)
+	require.True(t, slices.IsSortedFunc(d.events, func(a, b rebase.Event) int { return int(a.ID - b.ID) }))
 }

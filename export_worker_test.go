@@ -28,3 +28,12 @@ func (r *Reaper) Write(ctx context.Context, tokens []int64) error {
 func (r *Reaper) Unserved(ctx context.Context) error { return r.e.unservedDuty(ctx, time.Now()) }
 
 func (r *Reaper) Close() { r.e.results.drop() }
+
+// Suspend makes the worker's clocks look as if the machine had slept for d.
+func Suspend(w *Worker, d time.Duration) {
+	e := w.current()
+	e.mu.Lock()
+	e.turnWall = e.turnWall.Add(-d)
+	e.mu.Unlock()
+	e.recordSignal.set()
+}

@@ -121,7 +121,9 @@ func (m *model) claimed(rt *rapid.T, w int, h rebase.Hold) {
 	// The worker's own older attempt of the job has ended with this (Q6).
 	m.holds[w] = slices.DeleteFunc(m.holds[w], func(old rebase.Hold) bool {
 		again := old.Job().ID == j.id
-		require.Equal(rt, again, old.Settled())
+		if again { // one claim may end several at once
+			require.True(rt, old.Settled())
+		}
 		return again
 	})
 	m.holds[w] = append(m.holds[w], h)

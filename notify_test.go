@@ -116,6 +116,18 @@ func TestN1AReapedJobNeedsNoNotify(t *testing.T) {
 	s.starts(dead)
 }
 
+// J11: the heartbeat sees that a claim has expired, so that an idle worker need not ask
+// for that alone.
+func TestJ11AHeartbeatSeesWhatHasExpired(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.sleeper(nil, "a")
+	s.Trust()
+	id := r.orphaned("a", -time.Second)
+	s.RenewNow()
+	s.starts(id)
+}
+
 // orphaned makes a job that a dead worker had claimed ahead, so that it is due as soon as
 // it is reaped.
 func (r *rig) orphaned(task string, after time.Duration) int64 {

@@ -124,9 +124,18 @@ type farClaim struct {
 	since time.Time // local clock
 }
 
-// reapDuty reaps every quarter of the visibility timeout.
+// reapPeriod is a quarter of the visibility timeout. If the heartbeat comes more often, it
+// sees earlier that something has expired; the duty then only does what goes along with it.
+func (e *engine) reapPeriod() time.Duration {
+	if e.w.opts.VisibilityTimeout/4 > pingPeriod {
+		return unservedPeriod
+	}
+	return e.w.opts.VisibilityTimeout / 4
+}
+
+// reapDuty looks for expired claims.
 func (e *engine) reapDuty(ctx context.Context, now time.Time) error {
-	e.set(&e.duties.reap, now.Add(e.w.opts.VisibilityTimeout/4))
+	e.set(&e.duties.reap, now.Add(e.reapPeriod()))
 	e.mu.Lock()
 	trusted := e.trusted
 	e.mu.Unlock()

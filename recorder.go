@@ -76,6 +76,7 @@ func (e *engine) untrusted() {
 func (e *engine) recordNext() (did bool, wait time.Duration, err error) {
 	ctx, now := e.base, time.Now()
 	e.set(&e.beat, now)
+	e.noticeSuspend(now)
 	if e.due(&e.duties.renew, now) {
 		return true, 0, e.renewDuty(ctx, now)
 	}
@@ -172,6 +173,31 @@ func (e *engine) recordResults(ctx context.Context, now time.Time) (did bool, er
 	return true, err
 }
 
+// noticeSuspend compares the two clocks. While a machine is suspended the monotonic one stands
+// still, so the local deadlines of leases know nothing of that time: they are brought forward by
+// it, and the renewal comes before anything else. (A paused virtual machine can't know; there
+// the fence alone decides.)
+func (e *engine) noticeSuspend(now time.Time) {
+	e.mu.Lock()
+	gap := now.Round(0).Sub(e.turnWall) - now.Sub(e.turn)
+	first := e.turn.IsZero()
+	e.turn, e.turnWall = now, now.Round(0)
+	if first || gap <= suspendGap {
+		e.mu.Unlock()
+		return
+	}
+	for _, c := range e.held {
+		c.deadline = c.deadline.Add(-gap)
+		e.arm(c.deadline)
+	}
+	e.mu.Unlock()
+	e.log.Warn("rebase: the machine was suspended, or its clock was set forward; renewing leases", "gap", gap, "worker", e.id)
+	e.untrusted()
+}
+
+// suspendGap is a difference of the clocks that no correction of the time makes in one turn.
+const suspendGap = 2 * time.Second
+
 // renewDuty renews, and keeps count of how long the database has been reachable.
 func (e *engine) renewDuty(ctx context.Context, now time.Time) error {
 	e.set(&e.duties.renew, now.Add(min(e.w.opts.VisibilityTimeout/3, pingPeriod)))
@@ -201,10 +227,13 @@ func (e *engine) heartbeat() statement {
 	args := []any{e.id, strings.ToValidUTF8(host, "?"), e.names, e.w.opts.Concurrency, interval(e.w.opts.VisibilityTimeout), e.w.limits(), e.countersJSON()}
 	return statement{heartbeatSQL, args, func(rows pgx.Rows) error {
 		var n int
-		_, err := pgx.ForEachRow(rows, []any{&n}, func() error { return nil })
+		var expired bool
+		_, err := pgx.ForEachRow(rows, []any{&n, &expired}, func() error { return nil })
 		e.mu.Lock()
 		e.peers = n
-		e.mu.Unlock()
+		if e.mu.Unlock(); expired {
+			e.set(&e.duties.reap, time.Time{})
+		}
 		return err
 	}}
 }

@@ -40,7 +40,8 @@ update rebase.claims
 set locked_until = now() + $2::interval
 where token = any($1::bigint[])`
 
-// heartbeatSQL keeps the worker's row, and tells how many are alive.
+// heartbeatSQL keeps the worker's row, and tells how many are alive, and whether there are
+// claims that the reaper may have to look at (as expiredSQL does).
 const heartbeatSQL = `
 with beat as (
   insert into rebase.workers (id, host, tasks, concurrency, lease, limits, counters)
@@ -48,7 +49,9 @@ with beat as (
   on conflict (id) do update
   set seen_at = now(), counters = excluded.counters
 )
-select count(*) from rebase.workers w where w.seen_at > now() - interval '2 minutes'`
+select count(*), exists (select from rebase.claims k where k.locked_until < now() or k.locked_until > now() + 2 * k.lease)
+from rebase.workers w
+where w.seen_at > now() - interval '2 minutes'`
 
 // A renewal is what one round is to extend.
 type renewal struct {

@@ -88,10 +88,12 @@ func TestChangeReachesWorkersElsewhere(t *testing.T) {
 		and database = (select oid from pg_database where datname = current_database())`) > 0
 	}, "the worker sleeps")
 	elsewhere := newRigOn(t, r.pool)
+	start := time.Now()
 	r.exec(`insert into rebase.schedules (id, task, cron, zone, next_slot, next_run_at)
 		select 'a', 'report', '* * * * *', 'UTC', date_trunc('minute', now()), date_trunc('minute', now())`)
 	elsewhere.set(rebase.Schedule{ID: "b", Cron: "0 0 1 1 *", Task: "report"})
 	require.Contains(t, await(t, ran), "a@")
+	require.Less(t, time.Since(start), 15*time.Second, "before the first renewal would notice it")
 	require.NoError(t, elsewhere.q.FireSchedule(t.Context(), "b"))
 	require.Empty(t, await(t, ran))
 }

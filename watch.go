@@ -62,7 +62,7 @@ func (e *engine) expireOne(a *attempt, now time.Time) (again time.Time) {
 		return earlier(a.claim.deadline, a.arrived.Add(maxWait))
 	case a.state != stateRunning || a.abandoned:
 	case !leaseOver:
-		return earlier(a.deadline, a.claim.deadline)
+		return earlier(e.proveLater(a, now), earlier(a.deadline, a.claim.deadline))
 	case a.completing:
 		// CompleteTx holds the row's lock: nobody can take the job.
 		return a.deadline
@@ -74,6 +74,18 @@ func (e *engine) expireOne(a *attempt, now time.Time) (again time.Time) {
 		}
 		return a.deadline
 	}
+	return time.Time{}
+}
+
+// proveLater ends a running job's probation, or says when to.
+func (e *engine) proveLater(a *attempt, now time.Time) time.Time {
+	if a.job.crashes == 0 || a.proved {
+		return time.Time{}
+	}
+	if until := a.began.Add(e.probation()); now.Before(until) {
+		return until
+	}
+	e.prove(a)
 	return time.Time{}
 }
 

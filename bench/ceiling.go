@@ -42,8 +42,8 @@ type floor struct {
 	id int64
 }
 
-// work runs both loops until stop; slots is the number of jobs in a claim.
-func (c *ceilingClient) work(ctx context.Context, slots int, h handler) (func() error, error) {
+// work runs both loops until stop; w.slots is the number of jobs in a claim.
+func (c *ceilingClient) work(ctx context.Context, w worker, h handler) (func() error, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	claims, err := pgx.ConnectConfig(ctx, c.pool.Config().ConnConfig)
 	if err != nil {
@@ -59,7 +59,7 @@ func (c *ceilingClient) work(ctx context.Context, slots int, h handler) (func() 
 	ended := make(chan error, 2)
 	go func() {
 		defer close(way)
-		ended <- claimLoop(ctx, claims, slots, way)
+		ended <- claimLoop(ctx, claims, w.slots, way)
 	}()
 	go func() { ended <- completeLoop(results, way, h) }()
 	return func() error {

@@ -7,6 +7,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -24,10 +25,10 @@ var drain = &scenario{
 
 var drain5 = &scenario{
 	name:    "drain5",
-	about:   "10,000 no-op jobs at concurrency 5",
+	about:   "the same at concurrency 5",
 	systems: queues,
 	run: func(ctx context.Context, t *trial) error {
-		return t.drainAt(ctx, t.cfg.scaled(drainJobs/10), 5)
+		return t.drainAt(ctx, t.cfg.scaled(drainJobs), 5)
 	},
 }
 
@@ -45,14 +46,16 @@ func (t *trial) drainAt(ctx context.Context, n, slots int) error {
 // A drained table is how it went: the whole time, and when each fifth had been handled.
 type drained struct {
 	took   time.Duration
-	fifths [5]time.Duration
+	begun  atomic.Int64    // nanoseconds until the first handler
+	fifths [5]atomic.Int64 // nanoseconds; handlers write them
 }
 
 func (d *drained) rate(n int) float64 { return float64(n) / d.took.Seconds() }
 
 // decay is the rate of the last fifth over that of the second. The first has the start in it.
 func (d *drained) decay() float64 {
-	return float64(d.fifths[1]-d.fifths[0]) / float64(d.fifths[4]-d.fifths[3])
+	between := func(i int) float64 { return float64(d.fifths[i].Load() - d.fifths[i-1].Load()) }
+	return between(1) / between(4)
 }
 
 // drainLimit ends a drain that goes nowhere.
@@ -66,13 +69,15 @@ func (db *database) drain(ctx context.Context, n, slots int, h func()) (*drained
 	var handled atomic.Int64
 	all := make(chan struct{})
 	start := time.Now()
-	stop, err := db.work(ctx, slots, func(int64) {
+	var first sync.Once
+	stop, err := db.work(ctx, worker{slots: slots}, func(int64) {
+		first.Do(func() { d.begun.Store(int64(time.Since(start))) })
 		if h != nil {
 			h()
 		}
 		k := int(handled.Add(1))
 		if k%(n/5) == 0 && k <= n {
-			d.fifths[k/(n/5)-1] = time.Since(start)
+			d.fifths[k/(n/5)-1].Store(int64(time.Since(start)))
 		}
 		if k == n {
 			close(all)

@@ -21,7 +21,6 @@ var enqueue = &scenario{
 	name:    "enqueue",
 	about:   "single enqueues for 3 s from 1, 16 and 64 connections; .asleep: with one idle worker",
 	systems: append([]*system{plainInsert, plainNotify}, queues...),
-	conns:   64,
 	run: func(ctx context.Context, t *trial) error {
 		for _, asleep := range []bool{false, true} {
 			for _, conns := range enqueueConns {
@@ -47,6 +46,11 @@ func (t *trial) enqueueRate(ctx context.Context, conns int, asleep bool) (rate f
 	if err := t.db.settle(ctx); err != nil {
 		return 0, err
 	}
+	c, err := t.system.open(ctx, t.db.url, conns)
+	if err != nil {
+		return 0, err
+	}
+	defer c.close()
 	if asleep {
 		stop, err := t.db.asleep(ctx)
 		if err != nil {
@@ -58,12 +62,12 @@ func (t *trial) enqueueRate(ctx context.Context, conns int, asleep bool) (rate f
 			}
 		}()
 	}
-	return t.enqueueFrom(ctx, conns)
+	return t.enqueueFrom(ctx, c, conns)
 }
 
 // asleep starts a worker and waits until it has nothing to do.
 func (db *database) asleep(ctx context.Context) (stop func() error, err error) {
-	stop, err = db.work(ctx, 5, func(int64) {})
+	stop, err = db.work(ctx, worker{slots: 5}, func(int64) {})
 	if err == nil {
 		// That a worker is idle can't be seen from outside; all of them are by then.
 		time.Sleep(time.Second)
@@ -71,8 +75,8 @@ func (db *database) asleep(ctx context.Context) (stop func() error, err error) {
 	return stop, err
 }
 
-// enqueueFrom enqueues until the time is up, and counts what was done by then.
-func (t *trial) enqueueFrom(ctx context.Context, conns int) (float64, error) {
+// enqueueFrom enqueues on a pool of as many connections until the time is up, and counts what was done by then.
+func (t *trial) enqueueFrom(ctx context.Context, c client, conns int) (float64, error) {
 	limit := max(time.Duration(float64(enqueueFor)*min(t.cfg.scale, 1)), 100*time.Millisecond)
 	var done atomic.Int64
 	errs := make([]error, conns)
@@ -81,7 +85,7 @@ func (t *trial) enqueueFrom(ctx context.Context, conns int) (float64, error) {
 	for i := range conns {
 		all.Go(func() {
 			for time.Since(start) < limit && errs[i] == nil {
-				errs[i] = t.db.enqueue(ctx, 0)
+				errs[i] = c.enqueue(ctx, 0)
 				done.Add(1)
 			}
 		})

@@ -66,22 +66,27 @@ create index idx_gue_jobs_selector on gue_jobs (queue, run_at, priority)`)
 
 func (c *gueClient) tables() []string { return []string{"gue_jobs"} }
 
-func (c *gueClient) unfinished() string { return "select exists(select from gue_jobs)" }
+func (c *gueClient) unfinished() string {
+	return "select exists(select from gue_jobs where queue = '" + gueQueue + "')"
+}
 
 func gueJob(sent int64) (*gue.Job, error) {
 	payload, err := json.Marshal(args{Sent: sent})
 	return &gue.Job{Queue: gueQueue, Type: task, Args: payload}, err
 }
 
-func (c *gueClient) insert(ctx context.Context, n int, keys bool) error {
-	if keys {
+func (c *gueClient) insert(ctx context.Context, b batch) error {
+	if b.keys {
 		return errUnsupported
 	}
-	jobs := make([]*gue.Job, n)
+	jobs := make([]*gue.Job, b.n)
 	for i := range jobs {
 		var err error
 		if jobs[i], err = gueJob(0); err != nil {
 			return err
+		}
+		if b.unserved {
+			jobs[i].Queue = unservedTask
 		}
 	}
 	return c.queue.EnqueueBatch(ctx, jobs)
@@ -95,8 +100,8 @@ func (c *gueClient) enqueue(ctx context.Context, sent int64) error {
 	return c.queue.Enqueue(ctx, job)
 }
 
-func (c *gueClient) work(ctx context.Context, slots int, h handler) (func() error, error) {
-	pool, err := openPool(ctx, c.url, slots)
+func (c *gueClient) work(ctx context.Context, w worker, h handler) (func() error, error) {
+	pool, err := openPool(ctx, c.url, w.slots)
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +110,7 @@ func (c *gueClient) work(ctx context.Context, slots int, h handler) (func() erro
 		pool.Close()
 		return nil, err
 	}
-	workers, err := gue.NewWorkerPool(queue, gue.WorkMap{task: gueWork(h)}, slots,
+	workers, err := gue.NewWorkerPool(queue, gue.WorkMap{task: gueWork(h)}, w.slots,
 		gue.WithPoolQueue(gueQueue), gue.WithPoolPollInterval(10*time.Millisecond),
 		gue.WithPoolPollStrategy(gue.RunAtPollStrategy),
 		// Or a worker that is asked to stop would roll back what it has just done.

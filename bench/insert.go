@@ -41,7 +41,7 @@ func (t *trial) insertRate(ctx context.Context, n int, keys bool) (float64, erro
 		return 0, err
 	}
 	// Once, unmeasured: statements are prepared, and the table's first pages are there.
-	if err := t.db.insert(ctx, perCall, keys); err != nil {
+	if err := t.db.insert(ctx, batch{n: perCall, keys: keys}); err != nil {
 		return 0, err
 	}
 	if err := t.db.settle(ctx); err != nil {
@@ -49,7 +49,7 @@ func (t *trial) insertRate(ctx context.Context, n int, keys bool) (float64, erro
 	}
 	start := time.Now()
 	for range n / perCall {
-		if err := t.db.insert(ctx, perCall, keys); err != nil {
+		if err := t.db.insert(ctx, batch{n: perCall, keys: keys}); err != nil {
 			return 0, err
 		}
 	}

@@ -10,6 +10,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -29,10 +30,8 @@ type config struct {
 	plot      string
 	scenarios []string
 	systems   []string
-	batch     int // of the ceiling
-	slots     map[string]int
-
-	child, childSystem string
+	batch     int            // of the ceiling
+	slots     map[string]int // by system
 }
 
 // scaled applies -scale to a size. The result is a multiple of five, so that a run can be cut
@@ -44,16 +43,17 @@ func (c *config) scaled(n int) int {
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	cfg, err := parse(os.Args[1:], os.Stderr)
-	switch {
-	case err == flag.ErrHelp:
-		return
-	case err != nil:
-		os.Exit(2)
-	}
-	if cfg.child != "" {
-		err = child(ctx, cfg)
+	var err error
+	if len(os.Args) == 4 && os.Args[1] == enqueuerArg {
+		err = enqueueOnDemand(ctx, os.Args[2], os.Args[3])
 	} else {
+		var cfg *config
+		switch cfg, err = parse(os.Args[1:], os.Stderr); {
+		case errors.Is(err, flag.ErrHelp):
+			return
+		case err != nil:
+			os.Exit(2)
+		}
 		err = run(ctx, cfg, os.Stdout)
 	}
 	if err != nil {
@@ -84,9 +84,6 @@ func parse(args []string, out io.Writer) (*config, error) {
 			slots[s.name] = f.Int(s.name+"-slots", s.slots, "concurrency of "+s.name+" where it has a choice")
 		}
 	}
-	// For the process that enqueues in the wake scenario; nobody else needs them.
-	f.StringVar(&cfg.child, "child", "", "internal: the part that a child process plays")
-	f.StringVar(&cfg.childSystem, "child-system", "", "internal: the system that it uses")
 	err := f.Parse(args)
 	if err == nil {
 		err = cfg.choose(*which, *who, f.Args())

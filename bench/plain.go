@@ -44,7 +44,7 @@ func (c *plainClient) enqueue(ctx context.Context, sent int64) error {
 
 // work listens. For the INSERT without a notification it is a connection that hears nothing, so
 // that the two have the same number of them.
-func (c *plainClient) work(ctx context.Context, _ int, h handler) (func() error, error) {
+func (c *plainClient) work(ctx context.Context, _ worker, h handler) (func() error, error) {
 	conn, err := pgx.ConnectConfig(ctx, c.pool.Config().ConnConfig)
 	if err != nil {
 		return nil, err

@@ -46,14 +46,18 @@ func (c *rebaseClient) tables() []string {
 }
 
 func (c *rebaseClient) unfinished() string {
-	return "select exists(select from rebase.jobs where finished_at is null and crashes = 0)"
+	return "select exists(select from rebase.jobs where finished_at is null and crashes = 0 and task <> '" + unservedTask + "')"
 }
 
-func (c *rebaseClient) insert(ctx context.Context, n int, keys bool) error {
-	items := make([]rebase.Item, n)
+func (c *rebaseClient) insert(ctx context.Context, b batch) error {
+	name := task
+	if b.unserved {
+		name = unservedTask
+	}
+	items := make([]rebase.Item, b.n)
 	for i := range items {
-		items[i] = rebase.Item{Task: task, Payload: args{}}
-		if keys {
+		items[i] = rebase.Item{Task: name, Payload: args{}}
+		if b.keys {
 			items[i].Options = &rebase.EnqueueOptions{IdempotencyKey: strconv.FormatInt(c.keys.Add(1), 10)}
 		}
 	}
@@ -66,12 +70,21 @@ func (c *rebaseClient) enqueue(ctx context.Context, sent int64) error {
 	return err
 }
 
-func (c *rebaseClient) work(ctx context.Context, slots int, h handler) (func() error, error) {
-	w := rebase.NewWorker(c.queue, &rebase.WorkerOptions{Concurrency: slots})
-	rebase.Handle(w, task, func(_ context.Context, _ *rebase.Job, a args) error {
+func (c *rebaseClient) enqueueSecond(ctx context.Context, sent int64) error {
+	_, err := c.queue.Enqueue(ctx, secondTask, args{Sent: sent}, nil)
+	return err
+}
+
+func (c *rebaseClient) work(ctx context.Context, what worker, h handler) (func() error, error) {
+	w := rebase.NewWorker(c.queue, &rebase.WorkerOptions{Concurrency: what.slots})
+	handle := func(_ context.Context, _ *rebase.Job, a args) error {
 		h(a.Sent)
 		return nil
-	}, nil)
+	}
+	rebase.Handle(w, task, handle, nil)
+	if what.second {
+		rebase.Handle(w, secondTask, handle, nil)
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- w.Run(ctx) }()

@@ -16,7 +16,7 @@ var retained = &scenario{
 		if !ok {
 			return errUnsupported
 		}
-		if t.other, err = t.newDatabase(ctx, "retained.clean", t.system, 4); err != nil {
+		if t.other, err = t.newDatabase(ctx, "retained.clean", t.system); err != nil {
 			return err
 		}
 		return r.retain(ctx, t.cfg.scaled(retainedJobs))

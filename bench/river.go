@@ -61,17 +61,20 @@ func (c *riverClient) migrate(ctx context.Context) error {
 func (c *riverClient) tables() []string { return []string{"river_job"} }
 
 func (c *riverClient) unfinished() string {
-	return "select exists(select from river_job where state in ('available', 'running', 'retryable', 'scheduled', 'pending'))"
+	return "select exists(select from river_job where state in ('available', 'running', 'retryable', 'scheduled', 'pending') and queue <> '" + unservedTask + "')"
 }
 
 // insert gives each job with a key arguments of its own: River's keys are made of them.
-func (c *riverClient) insert(ctx context.Context, n int, keys bool) error {
-	params := make([]river.InsertManyParams, n)
+func (c *riverClient) insert(ctx context.Context, b batch) error {
+	params := make([]river.InsertManyParams, b.n)
 	for i := range params {
 		params[i].Args = args{}
-		if keys {
+		if b.keys {
 			params[i].Args = args{Sent: c.keys.Add(1)}
 			params[i].InsertOpts = &river.InsertOpts{UniqueOpts: river.UniqueOpts{ByArgs: true}}
+		}
+		if b.unserved {
+			params[i].InsertOpts = &river.InsertOpts{Queue: unservedTask}
 		}
 	}
 	_, err := c.inserter.InsertManyFast(ctx, params)
@@ -80,6 +83,11 @@ func (c *riverClient) insert(ctx context.Context, n int, keys bool) error {
 
 func (c *riverClient) enqueue(ctx context.Context, sent int64) error {
 	_, err := c.inserter.Insert(ctx, args{Sent: sent}, nil)
+	return err
+}
+
+func (c *riverClient) enqueueSecond(ctx context.Context, sent int64) error {
+	_, err := c.inserter.Insert(ctx, args{Sent: sent}, &river.InsertOpts{Queue: secondTask})
 	return err
 }
 
@@ -94,19 +102,23 @@ func (w *riverWorker) Work(_ context.Context, job *river.Job[args]) error {
 	return nil
 }
 
-func (c *riverClient) work(ctx context.Context, slots int, h handler) (func() error, error) {
+func (c *riverClient) work(ctx context.Context, what worker, h handler) (func() error, error) {
 	pool, err := openPool(ctx, c.url, riverPool)
 	if err != nil {
 		return nil, err
 	}
 	workers := river.NewWorkers()
 	river.AddWorker(workers, &riverWorker{h: h})
+	queues := map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: what.slots}}
+	if what.second {
+		queues[secondTask] = river.QueueConfig{MaxWorkers: what.slots}
+	}
 	w, err := river.NewClient(riverpgxv5.New(pool), &river.Config{
 		FetchCooldown:     time.Millisecond,
 		FetchPollInterval: 20 * time.Millisecond,
 		JobTimeout:        -1,
 		Logger:            slog.New(slog.DiscardHandler),
-		Queues:            map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: slots}},
+		Queues:            queues,
 		Workers:           workers,
 	})
 	if err == nil {

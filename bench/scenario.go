@@ -20,7 +20,6 @@ type scenario struct {
 	name    string
 	about   string
 	systems []*system
-	conns   int // of each system's pool for enqueues; 0 is 4
 	// setup, if not nil, is done once for each system, before the first round.
 	setup func(ctx context.Context, t *trial) error
 	run   func(ctx context.Context, t *trial) error
@@ -28,7 +27,7 @@ type scenario struct {
 
 // allScenarios in order of importance.
 var allScenarios = []*scenario{
-	drain, drain5, held, enqueue, insert, wake, work1ms, work100ms, retained,
+	drain, drain5, held, enqueue, insert, wake, work1ms, work100ms, retained, backlog, fair,
 }
 
 func scenarioNames() []string {
@@ -42,9 +41,9 @@ func scenarioNames() []string {
 func describeScenarios() string {
 	var b strings.Builder
 	for _, s := range allScenarios {
-		fmt.Fprintf(&b, "  %-10s %s\n", s.name, s.about)
+		fmt.Fprintf(&b, "%-10s %s\n", s.name, s.about)
 	}
-	return b.String()
+	return strings.TrimSuffix(b.String(), "\n")
 }
 
 // A bench is one run of the program.
@@ -131,11 +130,7 @@ func (b *bench) play(ctx context.Context, s *scenario) error {
 }
 
 func (t *trial) begin(ctx context.Context) (err error) {
-	conns := t.scenario.conns
-	if conns == 0 {
-		conns = 4
-	}
-	if t.db, err = t.newDatabase(ctx, t.scenario.name, t.system, conns); err != nil {
+	if t.db, err = t.newDatabase(ctx, t.scenario.name, t.system); err != nil {
 		return err
 	}
 	if t.scenario.setup != nil {

@@ -54,9 +54,8 @@ func openPool(ctx context.Context, url string, conns int) (*pgxpool.Pool, error)
 	}
 	held := make([]*pgxpool.Conn, 0, conns)
 	for range conns {
-		c, err := pool.Acquire(ctx)
-		if err != nil {
-			defer pool.Close()
+		var c *pgxpool.Conn
+		if c, err = pool.Acquire(ctx); err != nil {
 			break
 		}
 		held = append(held, c)
@@ -64,8 +63,9 @@ func openPool(ctx context.Context, url string, conns int) (*pgxpool.Pool, error)
 	for _, c := range held {
 		c.Release()
 	}
-	if len(held) < conns {
-		return nil, fmt.Errorf("only %d of %d connections could be opened", len(held), conns)
+	if err != nil {
+		pool.Close()
+		return nil, fmt.Errorf("connection %d of %d: %w", len(held)+1, conns, err)
 	}
 	return pool, nil
 }
@@ -78,8 +78,11 @@ type database struct {
 	drop  func() error
 }
 
+// fillConns is the pool for what is not enqueued from many connections at once.
+const fillConns = 4
+
 // newDatabase makes it, with the system's tables.
-func (b *bench) newDatabase(ctx context.Context, name string, s *system, conns int) (_ *database, err error) {
+func (b *bench) newDatabase(ctx context.Context, name string, s *system) (_ *database, err error) {
 	name = "bench_" + strings.ReplaceAll(name, ".", "_") + "_" + s.name
 	quoted := pgx.Identifier{name}.Sanitize()
 	drop := func() error {
@@ -105,7 +108,7 @@ func (b *bench) newDatabase(ctx context.Context, name string, s *system, conns i
 	if db.admin, err = pgx.ConnectConfig(ctx, cfg); err != nil {
 		return nil, err
 	}
-	if db.client, err = s.open(ctx, db.url, conns); err != nil {
+	if db.client, err = s.open(ctx, db.url, fillConns); err != nil {
 		return nil, err
 	}
 	return db, db.migrate(ctx)
@@ -140,7 +143,7 @@ const perCall = 1000
 // fill inserts n jobs.
 func (db *database) fill(ctx context.Context, n int) error {
 	for ; n > 0; n -= perCall {
-		if err := db.insert(ctx, min(n, perCall), false); err != nil {
+		if err := db.insert(ctx, batch{n: min(n, perCall)}); err != nil {
 			return fmt.Errorf("fill: %w", err)
 		}
 	}

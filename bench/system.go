@@ -20,8 +20,12 @@ type args struct {
 // Kind is what River wants of a payload.
 func (args) Kind() string { return "bench" }
 
-// task is the name of every job's task, kind or type.
-const task = "bench"
+// task is the name of every job's task, kind or type, unless something else is asked for.
+const (
+	task         = "bench"
+	secondTask   = "bench-second"
+	unservedTask = "bench-unserved"
+)
 
 // A handler gets the payload's Sent.
 type handler func(sent int64)
@@ -33,13 +37,33 @@ type client interface {
 	tables() []string
 	// unfinished is a query for whether any job has not ended.
 	unfinished() string
-	// insert makes n jobs with one call, the quickest that the system has.
-	insert(ctx context.Context, n int, keys bool) error
+	// insert makes jobs with one call, the quickest that the system has.
+	insert(ctx context.Context, b batch) error
 	// enqueue makes one job in a transaction of its own.
 	enqueue(ctx context.Context, sent int64) error
 	// work starts a worker. stop returns when it has ended.
-	work(ctx context.Context, slots int, h handler) (stop func() error, err error)
+	work(ctx context.Context, w worker, h handler) (stop func() error, err error)
 	close()
+}
+
+// A batch is what one call inserts.
+type batch struct {
+	n        int
+	keys     bool // each job with a key that makes it unique
+	unserved bool // of a task (or in a queue) that no worker serves
+}
+
+// A worker is what is asked of one.
+type worker struct {
+	slots  int
+	second bool // serve the second task too
+}
+
+// A seconder can make a job of a second task, which a worker may serve beside the first. Where
+// tasks stand in one line, whatever they are, the user's means is a second queue, and so it is
+// here.
+type seconder interface {
+	enqueueSecond(ctx context.Context, sent int64) error
 }
 
 // A retainer can make a table with n finished jobs. Systems that delete them have none.

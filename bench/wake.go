@@ -40,7 +40,7 @@ var wake = &scenario{
 
 func (t *trial) wakes(ctx context.Context, n int) (times []float64, err error) {
 	took := make(chan time.Duration, 1)
-	stop, err := t.db.work(ctx, 5, func(sent int64) { took <- time.Duration(time.Now().UnixNano() - sent) })
+	stop, err := t.db.work(ctx, worker{slots: 5}, func(sent int64) { took <- time.Duration(time.Now().UnixNano() - sent) })
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +81,7 @@ func startEnqueuer(ctx context.Context, system, url string) (*enqueuer, error) {
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, program, "-child", "enqueue", "-child-system", system, "-url", url)
+	cmd := exec.CommandContext(ctx, program, enqueuerArg, system, url)
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -92,16 +92,16 @@ func startEnqueuer(ctx context.Context, system, url string) (*enqueuer, error) {
 
 func (e *enqueuer) end() error { return errors.Join(e.in.Close(), e.cmd.Wait()) }
 
-// child is the other process.
-func child(ctx context.Context, cfg *config) error {
-	s, err := systemNamed(cfg.childSystem)
+// enqueuerArg as the first argument makes the program an enqueuer.
+const enqueuerArg = "enqueuer"
+
+// enqueueOnDemand is the other process.
+func enqueueOnDemand(ctx context.Context, system, url string) error {
+	s, err := systemNamed(system)
 	if err != nil {
 		return err
 	}
-	if cfg.child != "enqueue" {
-		return fmt.Errorf("unknown part %q for a child", cfg.child)
-	}
-	c, err := s.open(ctx, cfg.url, 1)
+	c, err := s.open(ctx, url, 1)
 	if err != nil {
 		return err
 	}

@@ -34,7 +34,7 @@ type Endpoint struct {
 // EndpointError says which field of an Endpoint can't be used, and why. The
 // reason holds no path, query or header value.
 type EndpointError struct {
-	Field  string // "URL", "Secrets" or "Header"
+	Field  string // "URL", "Secrets" or "Header"; from PGStore.Put also "ID"
 	Reason string
 }
 

@@ -2,7 +2,8 @@ package webhook_test
 
 // Tools of this package's tests: real sockets on loopback behind names that
 // only a fake resolver knows, and a trap, a listener that proves that nobody
-// connected to it. No goroutine survives the tests.
+// connected to it. No goroutine survives the tests. TestMain is also what the sender
+// process of kill_test.go begins with.
 
 import (
 	"context"
@@ -13,17 +14,23 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
+	"github.com/rebasejobs/rebase/internal/pgtest"
 	"github.com/rebasejobs/rebase/webhook"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(senderVariable) != "" {
+		os.Exit(sender())
+	}
+	pgtest.Main(m)
+}
 
 // patience is how long a test waits for what must happen, on a slow machine too.
 const patience = 20 * time.Second

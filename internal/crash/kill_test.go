@@ -98,6 +98,21 @@ select not exists (select from rebase.jobs where finished_at is null)`)
 	b.finish(Expect{Once: true, Innocent: true})
 }
 
+// J8, Q2: jobs that were once reaped go one at a time, but at the pace of the work: each ends
+// and the next begins, without a look in between that waits.
+func TestReapedJobsFollowEachOtherAtOnce(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, 5, 3)
+	b.make(200, Payload{For: time.Millisecond})
+	_, err := b.pool.Exec(b.ctx, "update rebase.jobs set crashes = 1")
+	require.NoError(t, err)
+	b.start(2)
+	b.finish(Expect{Once: true})
+	var took time.Duration
+	require.NoError(t, b.pool.QueryRow(b.ctx, "select max(started_at) - min(started_at) from crash.runs").Scan(&took))
+	require.Less(t, took, 8*time.Second, "200 jobs of a millisecond")
+}
+
 // Q54, Q3, J8: a poison job that kills its process is first in line before 1,000 jobs that
 // are claimed ahead in batches; it dies after its attempts, and nothing else does.
 func TestOnlyThePoisonFails(t *testing.T) {
