@@ -1,7 +1,6 @@
 package rebase
 
 import (
-	"context"
 	"slices"
 	"time"
 )
@@ -112,16 +111,6 @@ func (e *engine) claimLoop() {
 			return
 		}
 		e.takeTurn(&again, e.stop)
-	}
-}
-
-// sleep waits for d or until done is closed.
-func sleep(d time.Duration, done <-chan struct{}) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-done:
 	}
 }
 
@@ -309,9 +298,4 @@ func (e *engine) claimed(p *plan, batches []*batch, look *idleLook, took time.Du
 	}
 	k.idleSaw = p.saw
 	e.foundNothing(look)
-}
-
-// bookkeeping returns a context for the end of a run: Run's own has ended.
-func bookkeeping(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), d)
 }

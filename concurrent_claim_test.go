@@ -6,6 +6,7 @@ package rebase_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -36,9 +37,7 @@ var hostileSettings = map[string]map[string]string{
 // withSettings makes a second pool on the same database.
 func withSettings(t *testing.T, pool *pgxpool.Pool, settings map[string]string) *pgxpool.Pool {
 	config := pool.Config()
-	for name, value := range settings {
-		config.ConnConfig.RuntimeParams[name] = value
-	}
+	maps.Copy(config.ConnConfig.RuntimeParams, settings)
 	other, err := pgxpool.NewWithConfig(t.Context(), config)
 	require.NoError(t, err)
 	t.Cleanup(other.Close)

@@ -123,8 +123,8 @@ func TestM2TroubleHasItsEventsToo(t *testing.T) {
 			also: func(r *rig, id int64) { require.NoError(r.t, r.q.Cancel(r.t.Context(), id, "")) }},
 		"a lost lease": {h: succeed, want: []rebase.EventKind{"lease_lost"}, err: rebase.ErrLeaseLost,
 			also: func(r *rig, id int64) {
-				r.lose(id)
 				r.exec(`update rebase.jobs set run_at = now() + interval '1 hour'`)
+				r.lose(id)
 			}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -26,7 +26,7 @@ type patient struct {
 
 func newPatient(t *testing.T, r *rig, timeout time.Duration) *patient {
 	p := &patient{rig: r, began: make(chan int64, 100), release: make(chan struct{})}
-	p.w = r.worker(&rebase.WorkerOptions{Concurrency: 2, Timeout: timeout, Backoff: at(time.Hour), ShutdownTimeout: time.Second})
+	p.w = r.worker(&rebase.WorkerOptions{Concurrency: 2, Timeout: timeout, Backoff: at(time.Hour), ShutdownTimeout: time.Minute})
 	p.w.Register("x", func(_ context.Context, job *rebase.Job) error {
 		p.began <- job.ID
 		<-p.release // whatever the context says
@@ -78,9 +78,8 @@ func TestM2HealthFollowsTheLifeOfRun(t *testing.T) {
 	await(t, p.began)
 	p.s.cancel()
 	p.until(func() bool { return p.w.Ready(t.Context()) != nil }, "it is not ready while it shuts down")
-	if err := p.w.Ready(t.Context()); p.w.Live() == nil {
-		require.ErrorContains(t, err, "shutting down")
-	}
+	require.ErrorContains(t, p.w.Ready(t.Context()), "shutting down")
+	require.NoError(t, p.w.Live())
 	p.free()
 	await(t, p.s.done)
 	code, body := p.get("/ready")
@@ -172,4 +171,18 @@ func TestM2AWorkerThatWaitsForTheDatabaseIsAliveAndNotReady(t *testing.T) {
 	require.ErrorContains(t, p.w.Ready(t.Context()), "waiting for the database")
 	proxy.Refuse(false)
 	p.ready()
+}
+
+// J15: a worker with nothing to wait for ends at once, whatever its listener is doing at that
+// moment, and not only when its time is up.
+func TestJ15RunEndsAtOnceWhenNothingRuns(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for range 40 {
+		p := newPatient(t, r, 0)
+		p.ready()
+		asked := time.Now()
+		require.NoError(t, p.s.stop())
+		require.Less(t, time.Since(asked), 5*time.Second)
+	}
 }

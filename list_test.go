@@ -155,6 +155,7 @@ func TestJ18JobsEndsWithTheFirstError(t *testing.T) {
 	d := newDesk(t)
 	d.exec(`insert into rebase.jobs (task) select 't' from generate_series(1, 450)`)
 	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
 	var all []error
 	for _, err := range d.q.Jobs(ctx, rebase.Filter{}) {
 		if all = append(all, err); len(all) == 10 {

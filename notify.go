@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -81,13 +80,6 @@ type listener struct {
 	mu     sync.Mutex // guards what follows
 	order  *order     // what the claimer wants of it
 	cancel context.CancelFunc
-}
-
-// An order asks for the locks to be taken (reply gets the transaction id x, 0 for a
-// failure) or given up (reply is nil).
-type order struct {
-	lock  bool
-	reply chan uint64
 }
 
 // listenConnect chooses the connection for LISTEN.
@@ -228,7 +220,7 @@ func (l *listener) wait(d time.Duration) error {
 	ctx, cancel := context.WithTimeout(l.e.base, d)
 	defer cancel()
 	l.mu.Lock()
-	if l.order != nil {
+	if l.order != nil || l.e.quitting() { // poke may have come before there was a wait to cut short
 		l.mu.Unlock()
 		return nil
 	}
@@ -239,7 +231,9 @@ func (l *listener) wait(d time.Duration) error {
 	l.cancel = nil
 	l.mu.Unlock()
 	if err == nil {
-		l.heard(n.Payload)
+		if n != nil { // nil: a connection of the user's that handles them itself; it won't prove itself
+			l.heard(n.Payload)
+		}
 		return nil
 	}
 	if ctx.Err() != nil && !l.conn.IsClosed() {
@@ -302,189 +296,6 @@ func (l *listener) poke() {
 	}
 }
 
-// lock asks for the locks and returns x, or 0 if they were not to be had.
-func (l *listener) lock(done <-chan struct{}) uint64 {
-	o := &order{lock: true, reply: make(chan uint64, 1)}
-	l.mu.Lock()
-	l.order = o
-	if l.cancel != nil {
-		l.cancel()
-	}
-	l.mu.Unlock()
-	t := time.NewTimer(5 * time.Second)
-	defer t.Stop()
-	for waiting := true; waiting; {
-		select {
-		case x := <-o.reply:
-			return x
-		case <-l.e.claimSignal:
-			waiting = !l.e.isWoken() // the connection may hang for long
-		case <-t.C:
-			waiting = false
-		case <-done:
-			waiting = false
-		}
-	}
-	if l.answer(o, 0) { // withdrawn: locks that come later are given up
-		return 0
-	}
-	return <-o.reply
-}
-
-// isWoken says whether the claimer is to look at once.
-func (e *engine) isWoken() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.look.woken
-}
-
-// unlock asks for the locks to be given up. The engine's lock is held.
-func (l *listener) unlock() {
-	if l == nil || !l.e.look.locked {
-		return
-	}
-	l.e.look.locked, l.e.look.proven = false, false
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.order != nil && l.order.reply != nil {
-		l.order.reply <- 0
-	}
-	l.order = &order{}
-	if l.cancel != nil {
-		l.cancel()
-	}
-}
-
-// answer replies to the order if it is still the one that is wanted, and reports whether
-// it was. A nil order stands for any.
-func (l *listener) answer(o *order, x uint64) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.order == nil || o != nil && l.order != o {
-		return false
-	}
-	if l.order.reply != nil {
-		l.order.reply <- x
-	}
-	l.order = nil
-	return true
-}
-
-const (
-	sleepLockSQL = `
-select pg_advisory_lock_shared(7236, b.bucket)
-from (select distinct hashtext(t.task) & 15 as bucket from unnest($1::text[]) t (task) order by 1) b`
-
-	// sleepIDSQL is a transaction of its own, after the locks.
-	sleepIDSQL = `select pg_current_xact_id()::text`
-)
-
-// obey carries out what the claimer wants.
-func (l *listener) obey() error {
-	l.mu.Lock()
-	o := l.order
-	l.mu.Unlock()
-	if o == nil {
-		return nil
-	}
-	if !o.lock {
-		l.answer(o, 0)
-		return l.exec(unlockSQL)
-	}
-	x, err := l.takeLocks()
-	if err == nil && l.answer(o, x) {
-		return nil
-	}
-	// Not to be had, or no longer wanted. The first is no reason to reconnect.
-	unlockErr := l.exec(unlockSQL)
-	l.answer(o, 0)
-	if isLost(err) {
-		return err
-	}
-	return unlockErr
-}
-
-const unlockSQL = "select pg_advisory_unlock_all()"
-
-func (l *listener) takeLocks() (x uint64, err error) {
-	ctx, cancel := context.WithTimeout(l.e.base, max(l.e.roundLimit(), 2*time.Second))
-	defer cancel()
-	l.alive = time.Now()
-	rows, err := l.conn.Query(ctx, sleepLockSQL, pgx.QueryExecModeExec, l.e.names)
-	if err != nil {
-		return 0, err
-	}
-	rows.Close()
-	if err := rows.Err(); err != nil {
-		return 0, err
-	}
-	var text string
-	if err := l.conn.QueryRow(ctx, sleepIDSQL, pgx.QueryExecModeExec).Scan(&text); err != nil {
-		return 0, err
-	}
-	return strconv.ParseUint(text, 10, 64)
-}
-
-// A ping is a notification to oneself. The engine's lock guards it.
-type ping struct {
-	nonce string    // the last that was asked for
-	sent  time.Time // when it was committed; zero: not yet
-	seen  string    // the last that came
-}
-
-// askPing makes the recorder send a ping soon.
-func (e *engine) askPing() (nonce string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.ping = ping{nonce: fmt.Sprintf("%016x", rand.Uint64())}
-	e.duties.renew = time.Time{}
-	e.recordSignal.set()
-	return e.ping.nonce
-}
-
-func (e *engine) pingState() (sent time.Time, seen string, open bool) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	p := &e.ping
-	return p.sent, p.seen, !p.sent.IsZero() && p.seen != p.nonce
-}
-
-func (e *engine) pinged(nonce string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.ping.seen = nonce
-}
-
-const pingSQL = `select pg_notify('` + channel + `', 'p:' || $1::text)`
-
-// pingStatement is sent along with every renewal while there is a LISTEN connection.
-func (e *engine) pingStatement() (st []statement, nonce string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	open := !e.ping.sent.IsZero() && e.ping.seen != e.ping.nonce // its patience must not begin anew
-	if e.ping.nonce == "" || open || !e.listening && !e.ping.sent.IsZero() {
-		return nil, ""
-	}
-	if !e.ping.sent.IsZero() {
-		e.ping.nonce = fmt.Sprintf("%016x", rand.Uint64())
-		e.ping.sent = time.Time{}
-	}
-	return []statement{{sql: pingSQL, args: []any{e.ping.nonce}}}, e.ping.nonce
-}
-
-// pingSent starts the patience for the ping's arrival.
-func (e *engine) pingSent(nonce string) {
-	if nonce == "" {
-		return
-	}
-	e.mu.Lock()
-	if e.ping.nonce == nonce {
-		e.ping.sent = time.Now()
-	}
-	e.mu.Unlock()
-	e.listener.poke()
-}
-
 // hears: notifications arrive. One look finds what was committed before.
 func (e *engine) hears() {
 	e.mu.Lock()
@@ -520,29 +331,4 @@ func (e *engine) deaf(err error) (heard bool) {
 		e.log.Warn("rebase: LISTEN does not work; polling", "error", err, "worker", e.id)
 	}
 	return heard
-}
-
-// xminSQL comes before the claim in a look: what had ended at its snapshot is visible to
-// the claim's.
-const xminSQL = `select pg_snapshot_xmin(pg_current_snapshot())::text`
-
-// fallAsleep takes the locks after an idle look that found nothing. The next look then
-// follows at once.
-func (e *engine) fallAsleep() {
-	e.mu.Lock()
-	want, hearing := e.look.wantLock && e.listening && !e.stopping, e.hearings
-	e.look.wantLock = false
-	e.mu.Unlock()
-	if !want {
-		return
-	}
-	x := e.listener.lock(e.stop)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	k := &e.look
-	if x == 0 || !e.listening || e.hearings != hearing {
-		return // the next look is by the poll interval; the locks went with their connection
-	}
-	k.locked, k.proven, k.fast, k.x, k.ramp = true, false, false, x, rampFirst
-	k.at = time.Time{}
 }

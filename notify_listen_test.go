@@ -83,6 +83,19 @@ func TestN3APoolsOwnNotificationHandlerIsNotInTheWay(t *testing.T) {
 	s.starts(one(t)(r.elsewhere(rebase.Gated).Enqueue(t.Context(), "a", nil, nil)))
 }
 
+// N3: a connection of the user's that keeps them to itself is of no use, and no harm.
+func TestN3AListenFuncThatKeepsNotificationsToItselfIsNoticed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	config := r.pool.Config().ConnConfig
+	config.OnNotification = func(*pgconn.PgConn, *pgconn.Notification) {}
+	s := r.drowsy(&rebase.WorkerOptions{PollInterval: 100 * time.Millisecond, Listen: func(ctx context.Context) (*pgx.Conn, error) {
+		return pgx.ConnectConfig(ctx, config)
+	}}, "a")
+	r.until(func() bool { return len(r.log.matching("WARN", "LISTEN does not work")) == 1 }, "it is said")
+	s.starts(one(t)(r.elsewhere(rebase.Gated).Enqueue(t.Context(), "a", nil, nil)))
+}
+
 // N4: the listener is never in a transaction.
 func TestN4ASleeperIsInNoTransaction(t *testing.T) {
 	t.Parallel()

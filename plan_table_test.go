@@ -137,7 +137,7 @@ func (w planWant) faults(n *planNode) (faults []string) {
 		faults = append(faults, "reads the whole of "+n.Index)
 	}
 	if len(w.indexes) > 0 && n.Index == w.indexes[0] {
-		for _, part := range strings.Fields(w.cond) {
+		for part := range strings.FieldsSeq(w.cond) {
 			if !strings.Contains(n.Cond, part) {
 				faults = append(faults, fmt.Sprintf("the condition on %s lacks %s", n.Index, part))
 			}

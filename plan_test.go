@@ -160,10 +160,11 @@ func (n *planNode) walk(visit func(*planNode)) {
 }
 
 func (n *planNode) text(depth int) string {
-	line := strings.Repeat("  ", depth) + strings.Join(slices.DeleteFunc([]string{n.Type, n.Relation, n.Index, n.Cond}, func(s string) bool { return s == "" }), " ")
-	line += fmt.Sprintf(" rows=%g loops=%g buffers=%d\n", n.Rows, n.Loops, n.Hit+n.Read)
+	var line strings.Builder
+	line.WriteString(strings.Repeat("  ", depth) + strings.Join(slices.DeleteFunc([]string{n.Type, n.Relation, n.Index, n.Cond}, func(s string) bool { return s == "" }), " "))
+	line.WriteString(fmt.Sprintf(" rows=%g loops=%g buffers=%d\n", n.Rows, n.Loops, n.Hit+n.Read))
 	for _, child := range n.Plans {
-		line += child.text(depth + 1)
+		line.WriteString(child.text(depth + 1))
 	}
-	return line
+	return line.String()
 }

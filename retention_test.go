@@ -22,7 +22,6 @@ func (r *rig) aged(age string) {
 		from unnest(array['pending', 'running', 'succeeded', 'failed', 'cancelled']) with ordinality u (s, id)`, age)
 }
 
-
 // J17, Q43: succeeded and cancelled after 3 days, failed after 30, unfinished never.
 func TestRetentionDeletesWhatEndedLongAgoAndNothingElse(t *testing.T) {
 	t.Parallel()

@@ -257,7 +257,7 @@ func TestTheDocumentsQueriesWork(t *testing.T) {
 		if strings.HasPrefix(name, "role ") {
 			continue
 		}
-		for _, one := range strings.Split(strings.TrimSpace(sql), ";\n") {
+		for one := range strings.SplitSeq(strings.TrimSpace(sql), ";\n") {
 			_, err := reader.pool.Exec(t.Context(), one)
 			require.NoError(t, err, "%s: %s", name, one)
 		}

@@ -140,3 +140,8 @@ func (e *engine) reapFirst() error {
 	}
 	return e.fireOnce(e.base)
 }
+
+// bookkeeping returns a context for the end of a run: Run's own has ended.
+func bookkeeping(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), d)
+}

@@ -11,7 +11,8 @@ const backlogJobs = 200_000
 var backlog = &scenario{
 	name:    "backlog",
 	about:   "the drain behind 200,000 jobs that nobody serves; .clean without them, .share of it",
-	systems: queues,
+	systems: bulkQueues,
+	warm:    true,
 	run: func(ctx context.Context, t *trial) error {
 		n := t.cfg.scaled(drainJobs)
 		rates := map[int]float64{}

@@ -27,9 +27,14 @@ func TestASmallDrainOfEverySystemIsMeasuredAndKept(t *testing.T) {
 	require.NoError(t, err)
 	var r report
 	require.NoError(t, json.Unmarshal(data, &r))
-	require.Len(t, r.Measurements, len(drain.systems))
-	require.Len(t, r.Summaries, len(drain.systems))
-	for _, s := range drain.systems {
+	want := drain.systems
+	if strings.Contains(out.String(), "SKIPPED scenario=drain") {
+		t.Log("the queues on Node.js were left out:\n" + out.String())
+		want = append([]*system{ceilingSystem}, queues...)
+	}
+	require.Len(t, r.Measurements, len(want))
+	require.Len(t, r.Summaries, len(want))
+	for _, s := range want {
 		require.Contains(t, out.String(), "RESULT scenario=drain system="+s.name+" value=")
 	}
 	for _, m := range r.Measurements {

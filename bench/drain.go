@@ -17,7 +17,8 @@ const drainJobs = 100_000
 var drain = &scenario{
 	name:    "drain",
 	about:   "100,000 no-op jobs, each system at its best concurrency",
-	systems: append([]*system{ceilingSystem}, queues...),
+	systems: append([]*system{ceilingSystem}, bulkQueues...),
+	warm:    true,
 	run: func(ctx context.Context, t *trial) error {
 		return t.drainAt(ctx, t.cfg.scaled(drainJobs), t.slots())
 	},
@@ -26,7 +27,8 @@ var drain = &scenario{
 var drain5 = &scenario{
 	name:    "drain5",
 	about:   "the same at concurrency 5",
-	systems: queues,
+	systems: bulkQueues,
+	warm:    true,
 	run: func(ctx context.Context, t *trial) error {
 		return t.drainAt(ctx, t.cfg.scaled(drainJobs), 5)
 	},

@@ -15,7 +15,8 @@ const heldJobs = 200_000
 var held = &scenario{
 	name:    "held",
 	about:   "200,000 no-op jobs while a snapshot is held; .clean without, .share of it, .decay: last fifth over the second",
-	systems: append([]*system{ceilingSystem}, queues...),
+	systems: append([]*system{ceilingSystem}, bulkQueues...),
+	warm:    true,
 	run: func(ctx context.Context, t *trial) error {
 		n := t.cfg.scaled(heldJobs)
 		var clean, with *drained

@@ -15,7 +15,7 @@ const insertJobs = 100_000
 var insert = &scenario{
 	name:    "insert",
 	about:   "bulk inserts, 1,000 a call; .keys: each job with a unique key",
-	systems: queues,
+	systems: bulkQueues,
 	run: func(ctx context.Context, t *trial) error {
 		n := max(t.cfg.scaled(insertJobs)/perCall, 1) * perCall
 		for _, keys := range []bool{false, true} {

@@ -46,7 +46,7 @@ func (c *rebaseClient) tables() []string {
 }
 
 func (c *rebaseClient) unfinished() string {
-	return "select exists(select from rebase.jobs where finished_at is null and crashes = 0 and task <> '" + unservedTask + "')"
+	return "select exists(select from rebase.jobs where finished_at is null and crashes = 0 and task in ('" + task + "', '" + secondTask + "'))"
 }
 
 func (c *rebaseClient) insert(ctx context.Context, b batch) error {

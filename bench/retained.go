@@ -10,7 +10,8 @@ const retainedJobs = 5_000_000
 var retained = &scenario{
 	name:    "retained",
 	about:   "the drain over 5,000,000 finished jobs; .clean without them, .share of it",
-	systems: append([]*system{ceilingSystem}, queues...),
+	systems: append([]*system{ceilingSystem}, bulkQueues...),
+	warm:    true,
 	setup: func(ctx context.Context, t *trial) (err error) {
 		r, ok := t.db.client.(retainer)
 		if !ok {

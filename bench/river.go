@@ -61,7 +61,7 @@ func (c *riverClient) migrate(ctx context.Context) error {
 func (c *riverClient) tables() []string { return []string{"river_job"} }
 
 func (c *riverClient) unfinished() string {
-	return "select exists(select from river_job where state in ('available', 'running', 'retryable', 'scheduled', 'pending') and queue <> '" + unservedTask + "')"
+	return "select exists(select from river_job where state in ('available', 'running', 'retryable', 'scheduled', 'pending') and queue in ('default', '" + secondTask + "'))"
 }
 
 // insert gives each job with a key arguments of its own: River's keys are made of them.

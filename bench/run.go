@@ -49,6 +49,8 @@ func (b *bench) conclude() error {
 	b.Summaries = summarise(b.Measurements)
 	fmt.Fprintf(b.out, "\n# load average at the end: %s\n\n", b.LoadAtEnd)
 	writeTable(b.out, b.Summaries)
+	fmt.Fprintln(b.out)
+	writeVerdicts(b.out, b.Summaries)
 	var err error
 	if b.cfg.json != "" {
 		err = b.write(b.cfg.json)

@@ -84,11 +84,14 @@ type system struct {
 
 // allSystems in the order of the tables. conns is the size of the pool for enqueues.
 var allSystems = []*system{
-	rebaseSystem, ceilingSystem, riverSystem, gueSystem, plainInsert, plainNotify,
+	rebaseSystem, ceilingSystem, riverSystem, gueSystem, graphileSystem, pgbossSystem, plainInsert, plainNotify,
 }
 
-// queues are those that have workers and handlers.
-var queues = []*system{rebaseSystem, riverSystem, gueSystem}
+// queues are those whose handlers run in this process, bulkQueues all that can be drained.
+var (
+	queues     = []*system{rebaseSystem, riverSystem, gueSystem}
+	bulkQueues = append(queues[:3:3], nodeQueues...)
+)
 
 func systemNames() []string {
 	names := make([]string, len(allSystems))

@@ -22,6 +22,7 @@ func workScenario(name, about string, takes time.Duration, jobs int) *scenario {
 		name:    name,
 		about:   about,
 		systems: queues,
+		warm:    true,
 		run: func(ctx context.Context, t *trial) error {
 			n := t.cfg.scaled(jobs)
 			if err := t.db.prepare(ctx, n); err != nil {

@@ -60,12 +60,13 @@ func TestEveryAttemptSendsTheSameIDAndBytesAndIsSignedAnew(t *testing.T) {
 	require.Len(t, seen, 3, "timestamps")
 }
 
-// W7, J22: the timestamp is the database's: that of the claim, as the row has it.
+// W7, J22: the timestamp is the database's: that of the claim, as the row has it, and not the
+// host's clock, which has moved on while the store took its time.
 func TestTimestampIsTheDatabasesClock(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	to := receive(t, nil)
-	d := r.to(to.addr, nil)
+	d := r.dispatcher(&slowShelf{shelf{endpoint: r.endpoint(to.addr)}}, nil)
 	job := r.attempt(d, r.send(d).JobID)
 	require.Equal(t, strconv.FormatInt(job.StartedAt.Unix(), 10), to.all()[0].header.Get(webhook.HeaderTimestamp))
 }

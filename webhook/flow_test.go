@@ -249,14 +249,13 @@ func TestConnectionsAreUsedAgain(t *testing.T) {
 func TestRetriesOfADeadHostAreSpread(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	const n = 200
+	const n = 1000
 	refusing := listen(t)
 	require.NoError(t, refusing.Close())
 	d := webhook.New(r.q, webhook.Static(map[string]webhook.Endpoint{"shop": r.endpoint(refusing.Addr().String())}),
 		&webhook.Options{Client: r.client(), Logger: r.log})
-	for range n {
-		r.send(d)
-	}
+	_, err := d.SendAll(t.Context(), nil, slices.Repeat([]webhook.Delivery{{Endpoint: "shop", Body: []byte(paid)}}, n))
+	require.NoError(t, err)
 	require.Equal(t, n, r.once(d))
 	var least, most float64
 	var buckets int

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"github.com/rebasejobs/rebase/webhook"
 )
@@ -41,3 +42,18 @@ func (s *shelf) Disable(_ context.Context, _, reason string) error {
 type stuckShelf struct{ webhook.Store }
 
 func (stuckShelf) Disable(context.Context, string, string) error { return errors.New("stuck") }
+
+// A slowShelf answers in the next second but one.
+type slowShelf struct{ shelf }
+
+func (s *slowShelf) Endpoint(ctx context.Context, id string) (webhook.Endpoint, error) {
+	now := time.Now()
+	next := time.NewTimer(now.Truncate(time.Second).Add(2 * time.Second).Sub(now))
+	defer next.Stop()
+	select {
+	case <-next.C:
+		return s.shelf.Endpoint(ctx, id)
+	case <-ctx.Done():
+		return webhook.Endpoint{}, context.Cause(ctx)
+	}
+}

@@ -1,0 +1,70 @@
+package rebase
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+// Pings: notifications to oneself, sent over the recorder's connection along with renewals, that
+// prove that the LISTEN connection works, at its start and for as long as it is used.
+
+// A ping is a notification to oneself. The engine's lock guards it.
+type ping struct {
+	nonce string    // the last that was asked for
+	sent  time.Time // when it was committed; zero: not yet
+	seen  string    // the last that came
+}
+
+// askPing makes the recorder send a ping soon.
+func (e *engine) askPing() (nonce string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.ping = ping{nonce: fmt.Sprintf("%016x", rand.Uint64())}
+	e.duties.renew = time.Time{}
+	e.recordSignal.set()
+	return e.ping.nonce
+}
+
+func (e *engine) pingState() (sent time.Time, seen string, open bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	p := &e.ping
+	return p.sent, p.seen, !p.sent.IsZero() && p.seen != p.nonce
+}
+
+func (e *engine) pinged(nonce string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.ping.seen = nonce
+}
+
+const pingSQL = `select pg_notify('` + channel + `', 'p:' || $1::text)`
+
+// pingStatement is sent along with every renewal while there is a LISTEN connection.
+func (e *engine) pingStatement() (st []statement, nonce string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	open := !e.ping.sent.IsZero() && e.ping.seen != e.ping.nonce // its patience must not begin anew
+	if e.ping.nonce == "" || open || !e.listening && !e.ping.sent.IsZero() {
+		return nil, ""
+	}
+	if !e.ping.sent.IsZero() {
+		e.ping.nonce = fmt.Sprintf("%016x", rand.Uint64())
+		e.ping.sent = time.Time{}
+	}
+	return []statement{{sql: pingSQL, args: []any{e.ping.nonce}}}, e.ping.nonce
+}
+
+// pingSent starts the patience for the ping's arrival.
+func (e *engine) pingSent(nonce string) {
+	if nonce == "" {
+		return
+	}
+	e.mu.Lock()
+	if e.ping.nonce == nonce {
+		e.ping.sent = time.Now()
+	}
+	e.mu.Unlock()
+	e.listener.poke()
+}
