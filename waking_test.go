@@ -9,7 +9,6 @@ import (
 	"context"
 	"log/slog"
 	"os"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -127,25 +126,4 @@ func (e *ear) heard() (wakes []string) {
 			wakes = append(wakes, n.Payload[2:])
 		}
 	}
-}
-
-// A roster counts things by name.
-type roster struct {
-	mu sync.Mutex
-	n  map[string]int
-}
-
-func (c *roster) add(name string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.n == nil {
-		c.n = map[string]int{}
-	}
-	c.n[name]++
-}
-
-func (c *roster) of(name string) int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.n[name]
 }
