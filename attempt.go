@@ -37,6 +37,7 @@ type attempt struct {
 	cancel   context.CancelCauseFunc // set while the handler runs
 	// abandoned: the outcome was decided without the handler, which still runs.
 	abandoned bool
+	refused   int  // how often the table has refused its result
 	proved    bool // once reaped, and no longer on probation
 	lost      bool // abandoned because the claim was
 	outcome   outcome

@@ -69,7 +69,7 @@ select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true),
   pg_catalog.set_config('enable_nestloop', 'on', true),
   pg_catalog.set_config('plan_cache_mode', 'force_generic_plan', true),
   pg_catalog.set_config('lock_timeout', '200', true),
-  pg_catalog.set_config('idle_in_transaction_session_timeout', '60000', true),
+  pg_catalog.set_config('idle_in_transaction_session_timeout', $1::pg_catalog.text, true),
   pg_catalog.set_config('statement_timeout', $1::pg_catalog.text, true)`
 
 	commitSQL = `commit`
@@ -83,6 +83,7 @@ select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true),
   pg_catalog.set_config('intervalstyle', 'postgres', true),
   pg_catalog.set_config('jit', 'off', true),
   pg_catalog.set_config('plan_cache_mode', 'force_custom_plan', true),
+  pg_catalog.set_config('idle_in_transaction_session_timeout', '10000', true),
   pg_catalog.set_config('lock_timeout', '200', true),
   pg_catalog.set_config('statement_timeout', $1::pg_catalog.text, true)`
 )

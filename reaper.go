@@ -80,17 +80,22 @@ select w.id, w.task, w.lane, w.attempts, w.status, coalesce(w.locked_by, ''), (s
 // emptyClaimsSQL deletes what no job refers to any more.
 const emptyClaimsSQL = `
 delete from rebase.claims k
-where k.token = any($1::bigint[])
-and not exists (
-  select
-  from unnest(k.ids) i (id)
-  cross join lateral (
+where k.ctid = any(array(
+  select c.ctid
+  from rebase.claims c
+  where c.token = any($1::bigint[])
+  and not exists (
     select
-    from rebase.jobs p
-    where p.id = i.id and p.fence = k.token
-    limit 1
-  ) j
-)`
+    from unnest(c.ids) i (id)
+    cross join lateral (
+      select
+      from rebase.jobs p
+      where p.id = i.id and p.fence = c.token
+      limit 1
+    ) j
+  )
+  for update skip locked
+))`
 
 // deadWorkersSQL forgets workers that have not been seen for long, and keeps their counts.
 const deadWorkersSQL = `
@@ -184,7 +189,7 @@ func (e *engine) expiredClaims(ctx context.Context, trusted time.Duration) (expi
 			return nil
 		})
 		return err
-	}}, statement{sql: deadWorkersSQL}, unservedStatement(&unserved))
+	}}, unservedStatement(&unserved))
 	if err == nil {
 		e.far = seen
 		e.tellUnserved(unserved)
@@ -229,7 +234,12 @@ func (e *engine) reapBatch(ctx context.Context, tokens []int64, evenFar bool) er
 		return err
 	}
 	e.tellReaped(reaped)
-	return e.results.round(ctx, e.roundLimit(), statement{sql: expiredCountSQL, args: []any{len(reaped)}})
+	err = e.results.round(ctx, e.roundLimit(), statement{sql: expiredCountSQL, args: []any{len(reaped)}})
+	if isRefused(err) { // somebody has the count locked: it is not worth a failure
+		e.log.Warn("rebase: expired leases could not be counted", "count", len(reaped), "error", err, "worker", e.id)
+		return nil
+	}
+	return err
 }
 
 // tellReaped logs, and wakes this engine for what it may run itself.

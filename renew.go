@@ -36,9 +36,14 @@ returning j.id`
 
 // renewClaimsSQL extends the ledger's rows: a claim lives as long as one of its jobs.
 const renewClaimsSQL = `
-update rebase.claims
+update rebase.claims k
 set locked_until = now() + $2::interval
-where token = any($1::bigint[])`
+where k.ctid = any(array(
+  select c.ctid
+  from rebase.claims c
+  where c.token = any($1::bigint[])
+  for no key update skip locked
+))`
 
 // heartbeatSQL keeps the worker's row, and tells how many are alive, and whether there are
 // claims that the reaper may have to look at (as expiredSQL does).

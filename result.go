@@ -88,8 +88,16 @@ with u as materialized (
 )
 select w.id, w.status, (select count(asked.answer) from asked) from w`
 
-// overSQL deletes the ledger's rows of claims whose last job has ended.
-const overSQL = `delete from rebase.claims where token = any($1::bigint[])`
+// overSQL deletes the ledger's rows of claims whose last job has ended. One that somebody has
+// locked stays, until a reaper finds it empty.
+const overSQL = `
+delete from rebase.claims k
+where k.ctid = any(array(
+  select c.ctid
+  from rebase.claims c
+  where c.token = any($1::bigint[])
+  for update skip locked
+))`
 
 // A record is one round of results.
 type record struct {
@@ -242,7 +250,7 @@ func (e *engine) unrecorded(r *record, over []int64, err error) {
 	if !isLost(err) {
 		if len(all) == 1 {
 			e.log.Error("rebase: a result can't be recorded; it is tried again", "job_id", all[0].job.ID, "task", all[0].job.Task, "error", err, "worker", e.id)
-			e.later = append(e.later, deferred{all[0], time.Now().Add(retryRecord)})
+			e.later = append(e.later, deferred{all[0], time.Now().Add(all[0].refusal())})
 			if e.once {
 				e.onceErr = cmp.Or(e.onceErr, fmt.Errorf("job %d: its result can't be recorded: %w", all[0].job.ID, err))
 				e.changed.set()
@@ -259,8 +267,13 @@ func (e *engine) unrecorded(r *record, over []int64, err error) {
 	e.outbox = append(all, e.outbox...)
 }
 
-// retryRecord is the time until a result that the table refused is sent again.
-const retryRecord = time.Second
+// refusal is the time until a result that the table refused is sent again: 1 s, doubling to 1
+// min.
+func (a *attempt) refusal() time.Duration {
+	d := min(time.Second<<min(a.refused, 10), time.Minute)
+	a.refused++
+	return d
+}
 
 // A deferred job's result is sent again at a later time.
 type deferred struct {

@@ -103,6 +103,9 @@ func (e *engine) purgeDuty(ctx context.Context, now time.Time) error {
 		*s = sweep{dead: true, from: lowest}
 		e.set(&e.duties.purge, now.Add(purgeGap))
 	default:
+		if err := e.results.round(ctx, e.roundLimit(), statement{sql: deadWorkersSQL}); err != nil && !isRefused(err) {
+			return err
+		}
 		*s = sweep{from: lowest}
 		e.set(&e.duties.purge, now.Add(purgePeriod))
 	}

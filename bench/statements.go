@@ -63,7 +63,14 @@ with w as (
 )
 select w.id from w`
 
-const overSQL = `delete from rebase.claims where token = any($1::bigint[])`
+const overSQL = `
+delete from rebase.claims k
+where k.ctid = any(array(
+  select c.ctid
+  from rebase.claims c
+  where c.token = any($1::bigint[])
+  for update skip locked
+))`
 
 const beginSQL = `begin isolation level read committed read write`
 
@@ -82,7 +89,7 @@ select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true),
   pg_catalog.set_config('enable_nestloop', 'on', true),
   pg_catalog.set_config('plan_cache_mode', 'force_generic_plan', true),
   pg_catalog.set_config('lock_timeout', '200', true),
-  pg_catalog.set_config('idle_in_transaction_session_timeout', '60000', true),
+  pg_catalog.set_config('idle_in_transaction_session_timeout', $1::pg_catalog.text, true),
   pg_catalog.set_config('statement_timeout', $1::pg_catalog.text, true)`
 
 const commitSQL = `commit`
