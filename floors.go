@@ -20,10 +20,10 @@ import (
 // is cheap has no floor at all.
 
 const (
-	floorFrom  = time.Millisecond       // a head look that costs more makes a floor
-	floorUntil = 500 * time.Microsecond // one that costs less ends it
+	floorFrom  = 500 * time.Microsecond // a head look that costs more makes a floor
+	floorUntil = 250 * time.Microsecond // one that costs less ends it
 	floorGap   = 5 * time.Millisecond   // between head looks of a lane with a floor
-	floorProbe = 50 * time.Millisecond  // between those of a busy lane without one
+	floorProbe = 20 * time.Millisecond  // between those of a busy lane without one
 	// floorLag keeps the floor behind the clock: transactions that commit in another
 	// order than they began put rows a little below the newest key.
 	floorLag = 50 * time.Millisecond

@@ -172,7 +172,7 @@ func (e *engine) advanceFloors(b *batch) {
 			full = full || t.n >= int(b.wants[i])
 		}
 		l.floor.advance(t.at, t.id, t.n, full, now)
-		if when := l.floor.due(); l.floor.set && when.Before(e.duties.heads) {
+		if when := l.floor.due(); !when.IsZero() && when.Before(e.duties.heads) {
 			e.duties.heads = when // the recorder may have taken the lane for quiet
 			e.recordSignal.set()
 		}
