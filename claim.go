@@ -211,6 +211,17 @@ select l.ord::int,
 from unnest($1::text[]) with ordinality l (task, ord)
 where not exists (select from rebase.paused z where z.task = l.task)`
 
+// lanedSQL is the part of idleSQL that is cheap under a held snapshot too.
+const lanedSQL = `
+select l.ord::int
+from unnest($1::text[]) with ordinality l (task, ord)
+cross join lateral (
+  select
+  from rebase.jobs p
+  where p.finished_at is null and p.crashes = 0 and p.task = l.task and p.lane > ''
+  limit 1
+) p`
+
 // idleLanesSQL is the same for the lanes of one task, the first 1,000 of them. A job that is
 // due in spite of an empty claim is locked by somebody, or its lane is at its limit.
 const idleLanesSQL = `

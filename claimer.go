@@ -222,10 +222,13 @@ func (e *engine) claim(p *plan) error {
 	if p.idle && e.look.locked {
 		statements = append([]statement{look.xminStatement()}, statements...)
 	}
-	if p.probe {
+	switch {
+	case p.head:
 		statements = append(statements, look.statement(p.tasks))
+	case p.probe: // idleSQL walks the lanes from their heads
+		statements = append(statements, look.lanedStatement(p.tasks))
 	}
-	if p.idle {
+	if p.head {
 		for _, t := range p.tasks {
 			if t.laned {
 				statements = append(statements, look.lanesStatement(t.name))

@@ -8,7 +8,7 @@ package rebase
 // WorkerStatements are the statements of a worker, by the names of their constants.
 var WorkerStatements = map[string]string{
 	"claimSQL": claimSQL, "claimLanesSQL": claimLanesSQL, "claimIDsSQL": claimIDsSQL, "claimReapedSQL": claimReapedSQL,
-	"idleSQL": idleSQL, "idleLanesSQL": idleLanesSQL, "headSQL": headSQL, "reapedDueSQL": reapedDueSQL,
+	"idleSQL": idleSQL, "lanedSQL": lanedSQL, "idleLanesSQL": idleLanesSQL, "headSQL": headSQL, "reapedDueSQL": reapedDueSQL,
 	"succeedSQL": succeedSQL, "recordSQL": recordSQL, "answerSQL": answerSQL, "overSQL": overSQL,
 	"renewSQL": renewSQL, "renewClaimsSQL": renewClaimsSQL, "unservedSQL": unservedSQL,
 	"expiredSQL": expiredSQL, "reapSQL": reapSQL, "giveBackSQL": giveBackSQL, "emptyClaimsSQL": emptyClaimsSQL,

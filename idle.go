@@ -72,11 +72,7 @@ func (k *idleLook) xminStatement() statement {
 }
 
 func (k *idleLook) statement(tasks []*taskState) statement {
-	names := make([]string, len(tasks))
-	for i, t := range tasks {
-		names[i] = t.name
-	}
-	return statement{idleSQL, []any{names}, func(rows pgx.Rows) error {
+	return statement{idleSQL, []any{taskNames(tasks)}, func(rows pgx.Rows) error {
 		var ord int
 		var laned, due bool
 		var us *int64
@@ -91,6 +87,26 @@ func (k *idleLook) statement(tasks []*taskState) statement {
 		})
 		return err
 	}}
+}
+
+// lanedStatement only asks which tasks have jobs in lanes.
+func (k *idleLook) lanedStatement(tasks []*taskState) statement {
+	return statement{lanedSQL, []any{taskNames(tasks)}, func(rows pgx.Rows) error {
+		var ord int
+		_, err := pgx.ForEachRow(rows, []any{&ord}, func() error {
+			k.laned = append(k.laned, tasks[ord-1])
+			return nil
+		})
+		return err
+	}}
+}
+
+func taskNames(tasks []*taskState) []string {
+	names := make([]string, len(tasks))
+	for i, t := range tasks {
+		names[i] = t.name
+	}
+	return names
 }
 
 func (k *idleLook) lanesStatement(task string) statement {

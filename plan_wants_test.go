@@ -39,6 +39,7 @@ var planWants = map[string]planWant{
 		args:    fixedArgs(planClaim + `'{plain,other}', '{0,2}'`),
 		indexes: []string{"jobs_reaped", "jobs_pkey"}, cond: "task run_at", buffers: 200,
 	},
+	"lanedSQL": {args: fixedArgs(`'{plain,laned,other}'`), indexes: []string{"jobs_unfinished"}, cond: "task lane", buffers: 150},
 	"idleSQL": {
 		args: fixedArgs(`'{plain,laned,other}'`), indexes: []string{"jobs_unfinished", "jobs_reaped"}, cond: "task lane", buffers: 150, head: true, small: true,
 	},
