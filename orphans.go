@@ -97,7 +97,7 @@ func (e *engine) orphanDuty(ctx context.Context, now time.Time) error {
 		e.wake("")
 	}
 	if n == orphanPage {
-		e.set(&e.duties.orphans, now.Add(purgeGap))
+		e.set(&e.duties.orphans, rest(now))
 		return nil
 	}
 	*k = orphanKey{}

@@ -90,6 +90,8 @@ func (e *engine) recordNext() (did bool, wait time.Duration, err error) {
 		{&e.duties.reap, e.reapDuty},
 		{&e.duties.reapedAt, e.reapedDuty},
 		{&e.duties.unserved, e.unservedDuty},
+		{&e.duties.purge, e.purgeDuty},
+		{&e.duties.orphans, e.orphanDuty},
 	} {
 		if e.due(duty.at, now) {
 			return true, 0, duty.do(ctx, now)
@@ -97,12 +99,6 @@ func (e *engine) recordNext() (did bool, wait time.Duration, err error) {
 	}
 	if did, err := e.recordResults(ctx, now); did || err != nil {
 		return did, 0, err
-	}
-	if e.due(&e.duties.purge, now) {
-		return true, 0, e.purgeDuty(ctx, now)
-	}
-	if e.due(&e.duties.orphans, now) {
-		return true, 0, e.orphanDuty(ctx, now)
 	}
 	return false, e.untilDuty(now), nil
 }

@@ -35,7 +35,7 @@ func (r Retention) withDefaults() Retention {
 const (
 	purgeRows   = 1000
 	purgePeriod = time.Hour
-	purgeGap    = 20 * time.Millisecond // between batches
+	purgeGap    = 20 * time.Millisecond // between batches, at the least
 )
 
 // The whole predicate and the lock stand inside the subquery: a Retry that commits while
@@ -98,10 +98,10 @@ func (e *engine) purgeDuty(ctx context.Context, now time.Time) error {
 	}
 	switch {
 	case n == purgeRows:
-		e.set(&e.duties.purge, now.Add(purgeGap))
+		e.set(&e.duties.purge, rest(now))
 	case !s.dead:
 		*s = sweep{dead: true, from: lowest}
-		e.set(&e.duties.purge, now.Add(purgeGap))
+		e.set(&e.duties.purge, rest(now))
 	default:
 		if err := e.results.round(ctx, e.roundLimit(), statement{sql: deadWorkersSQL}); err != nil && !isRefused(err) {
 			return err
@@ -110,6 +110,14 @@ func (e *engine) purgeDuty(ctx context.Context, now time.Time) error {
 		e.set(&e.duties.purge, now.Add(purgePeriod))
 	}
 	return nil
+}
+
+// rest is when a piece of upkeep that began then may go on: it takes a tenth of the recorder's
+// time at most, also while there are always results to be written, so that it neither holds
+// them up nor never has its turn.
+func rest(began time.Time) time.Time {
+	took := time.Since(began)
+	return began.Add(took + max(purgeGap, 9*took))
 }
 
 // purge deletes a batch and returns its size.
