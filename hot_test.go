@@ -51,15 +51,14 @@ func changes(t *testing.T, pool *pgxpool.Pool) (c change) {
 	return c
 }
 
-// untilChanged waits until the statistics tell of so many more updates, and returns how many of
-// them were HOT.
+// untilChanged waits until the statistics tell of at least so many more updates (on a busy machine
+// a job may be given back and claimed again), and returns how many of them were HOT.
 func untilChanged(t *testing.T, pool *pgxpool.Pool, before change, updates int64) (hot int64) {
 	var now change
 	require.Eventually(t, func() bool {
 		now = changes(t, pool)
 		return now.updates-before.updates >= updates
 	}, 30*time.Second, 50*time.Millisecond, "%d more updates", updates)
-	require.Equal(t, updates, now.updates-before.updates)
 	return now.hot - before.hot
 }
 
