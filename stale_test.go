@@ -19,14 +19,16 @@ func TestTheFenceRefusesAStaleAttemptOfAnotherWorker(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			stale := newRig(t)
-			id := stale.enqueue("x", &rebase.EnqueueOptions{MaxAttempts: 1})
 			began, finish := make(chan int64, 1), make(chan struct{})
-			one := stale.handle("x", &rebase.WorkerOptions{Concurrency: 1}, func(context.Context, *rebase.Job) error {
-				began <- id
+			one := stale.handle("x", &rebase.WorkerOptions{Concurrency: 1, PollOnly: true}, func(_ context.Context, job *rebase.Job) error {
+				began <- job.ID
 				<-finish
 				return result
 			})
-			receive(t, began)
+			// Its first renewal has passed, so that it hears of nothing before it writes.
+			stale.until(func() bool { return ask[int](stale, "select count(*)::int from rebase.workers") == 1 }, "the first heartbeat")
+			id := stale.enqueue("x", &rebase.EnqueueOptions{MaxAttempts: 1})
+			require.Equal(t, id, receive(t, began))
 			stale.lose(id)
 
 			holder := newRigOn(t, stale.pool)
