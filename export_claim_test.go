@@ -13,7 +13,7 @@ var WorkerStatements = map[string]string{
 	"renewSQL": renewSQL, "renewClaimsSQL": renewClaimsSQL, "unservedSQL": unservedSQL,
 	"expiredSQL": expiredSQL, "reapSQL": reapSQL, "giveBackSQL": giveBackSQL, "emptyClaimsSQL": emptyClaimsSQL,
 	"purgeSQL": purgeSQL + "j.finished_at", "purgeDeadSQL": purgeDeadSQL + "j.finished_at",
-	"insertOneSQL": insertOneSQL, "insertManySQL": insertManySQL, "findDuplicatesSQL": findDuplicatesSQL,
+	"insertOneSQL": insertOneSQL, "insertPlainSQL": insertPlainSQL, "insertPlainManySQL": insertPlainManySQL, "insertManySQL": insertManySQL, "findDuplicatesSQL": findDuplicatesSQL,
 	"completeTxSQL": completeTxSQL, "orphanSQL": orphanSQL,
 }
 

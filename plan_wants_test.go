@@ -86,6 +86,12 @@ var planWants = map[string]planWant{
 		args:    fixedArgs(`'plain', '', '{}', null, null, '0', 3, 'new', 'newnewnewnewnewn'::bytea, null, null, 0`),
 		buffers: 200,
 	},
+	"insertPlainSQL": {args: fixedArgs(`'plain', '', '{}', null, 3, 0`), buffers: 200},
+	"insertPlainManySQL": {
+		args: fixedArgs(`array_fill('plain'::text, '{50}'), array_fill(''::text, '{50}'), array_fill('{}'::text, '{50}'), array_fill(null::text, '{50}'),
+			array_fill(null::timestamptz, '{50}'), array_fill('0'::text, '{50}'), array_fill(3, '{50}'), 0`),
+		buffers: 2500, sorts: true,
+	},
 	"insertManySQL": {
 		args: fixedArgs(`array_fill('plain'::text, '{50}'), array_fill(''::text, '{50}'), array_fill('{}'::text, '{50}'), array_fill(null::text, '{50}'),
 			array_fill(null::timestamptz, '{50}'), array_fill('0'::text, '{50}'), array_fill(3, '{50}'), array_fill(null::text, '{50}'), array_fill(null::text, '{50}'), 0`),

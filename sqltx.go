@@ -26,8 +26,8 @@ func (q *Queue) EnqueueSQL(ctx context.Context, tx SQLTx, task string, payload a
 	r := &rows[0]
 	done := Enqueued{}
 	var asked *string
-	found, err := querySQL(ctx, tx, insertOneSQL, []any{r.task, r.lane, r.payload, r.meta, r.runAt, r.delay, r.maxAttempts,
-		r.key, r.hash, r.slot, r.zone, int32(q.notify)}, &done.ID, &asked)
+	query, args := r.insert(q.notify)
+	found, err := querySQL(ctx, tx, query, args, &done.ID, &asked)
 	if err == nil && !found {
 		done.Duplicate = true
 		_, err = querySQL(ctx, tx, findDuplicateSQL, []any{r.task, r.hash}, &done.ID)
