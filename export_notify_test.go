@@ -67,15 +67,27 @@ func (w *Worker) RenewNow() {
 
 // ReapNow lets the worker reap as if it had been able to renew for a long time.
 func (w *Worker) ReapNow() {
-	w.peek(func(e *engine) {
-		e.trusted, e.duties.reap = time.Now().Add(-24*time.Hour), time.Time{}
+	w.trust(func(e *engine) {
+		e.duties.reap = time.Time{}
 		e.recordSignal.set()
 	})
 }
 
 // Trust lets the worker judge others, without making it look at them now.
 func (w *Worker) Trust() {
-	w.peek(func(e *engine) { e.trusted, e.duties.reap = time.Now().Add(-24*time.Hour), time.Now().Add(time.Hour) })
+	w.trust(func(e *engine) { e.duties.reap = time.Now().Add(time.Hour) })
+}
+
+// trust waits for the first renewal, which begins the count of the reachable time anew.
+func (w *Worker) trust(then func(*engine)) {
+	for trusted := false; !trusted; <-time.After(time.Millisecond) {
+		w.peek(func(e *engine) {
+			if trusted = !e.renewedAt.IsZero(); trusted {
+				e.trusted = time.Now().Add(-24 * time.Hour)
+				then(e)
+			}
+		})
+	}
 }
 
 // A Planner is an engine that isn't started, with a clock of the test's.

@@ -25,7 +25,7 @@ import (
 // was killed: it can write nothing any more.
 
 // soonEnough bounds every wait for something that must happen; the machine may be slow.
-const soonEnough = 90 * time.Second
+const soonEnough = 30 * time.Second
 
 type rig struct {
 	t    testing.TB

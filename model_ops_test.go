@@ -89,6 +89,7 @@ func (m *model) claim(rt *rapid.T, ahead, reaped bool) {
 		}
 		m.claimed(rt, w, h)
 	}
+	m.holding(rt, w)
 	if want := 0; reaped {
 		want = min(len(crashed), 1)
 		require.Equal(rt, want, again)
@@ -130,6 +131,14 @@ func (m *model) claimed(rt *rapid.T, w int, h rebase.Hold) {
 	require.NoError(rt, m.workers[w].Record()) // the ledger's rows
 }
 
+// holding requires that the worker goes on with every attempt that the model thinks it holds: a
+// claim ends those that it supersedes and no other.
+func (m *model) holding(rt *rapid.T, w int) {
+	for _, h := range m.holds[w] {
+		require.False(rt, h.Settled(), "job %d", h.Job().ID)
+	}
+}
+
 // claimIDs claims what a head look might have found.
 func (m *model) claimIDs(rt *rapid.T) {
 	w := rapid.IntRange(0, 1).Draw(rt, "worker")
@@ -151,6 +160,7 @@ func (m *model) claimIDs(rt *rapid.T) {
 		got = append(got, h.Job().ID)
 		m.claimed(rt, w, h)
 	}
+	m.holding(rt, w)
 	require.Equal(rt, want, got)
 }
 
