@@ -107,29 +107,43 @@ func TestJ2AJobIsThereWhenTheCallersTransactionCommits(t *testing.T) {
 	}
 }
 
-// J2: results in the order of the items, with the ids under which their rows stand.
+// J2: results in the order of the items, with the ids under which their rows stand, whether all
+// have keys, some or none.
 func TestJ2ManyResultsAreInTheOrderOfTheItems(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
-	var items []rebase.Item
-	for i := range 1000 {
-		opts := &rebase.EnqueueOptions{IdempotencyKey: fmt.Sprint((i * 7919) % 1000)} // no order of theirs
-		if i%3 == 0 {
-			opts = nil
-		}
-		items = append(items, rebase.Item{Task: fmt.Sprint("t", i%7), Payload: i, Options: opts})
+	for name, keyed := range map[string]func(i int) bool{
+		"all":  func(int) bool { return true },
+		"some": func(i int) bool { return i%3 > 0 },
+		"none": func(int) bool { return false },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newDesk(t)
+			items := make([]rebase.Item, 1000)
+			for i := range items {
+				opts := &rebase.EnqueueOptions{Delay: time.Duration(i*7919%1000) * time.Hour} // no order of theirs
+				if keyed(i) {
+					opts.IdempotencyKey = fmt.Sprint(i * 7919 % 1000)
+				}
+				items[i] = rebase.Item{Task: fmt.Sprint("t", i%7), Payload: i, Options: opts}
+			}
+			done, err := d.q.EnqueueMany(t.Context(), items)
+			require.NoError(t, err)
+			ids := make([]int64, len(done))
+			for i, e := range done {
+				require.False(t, e.Duplicate)
+				ids[i] = e.ID
+			}
+			require.Equal(t, 1000, tell[int](d, `select count(*) from unnest($1::bigint[]) with ordinality u (id, ord)
+				join rebase.jobs j on j.id = u.id and j.payload = to_jsonb(u.ord - 1) and j.task = 't' || (u.ord - 1) % 7`, ids))
+		})
 	}
-	done, err := d.q.EnqueueMany(t.Context(), items)
-	require.NoError(t, err)
-	require.Len(t, done, 1000)
-	ids := make([]int64, len(done))
-	for i, e := range done {
-		require.False(t, e.Duplicate)
-		ids[i] = e.ID
-	}
-	require.Equal(t, 1000, tell[int](d, `select count(*) from unnest($1::bigint[]) with ordinality u (id, ord)
-		join rebase.jobs j on j.id = u.id and j.payload = to_jsonb(u.ord - 1) and j.task = 't' || (u.ord - 1) % 7`, ids))
-	none, err := d.q.EnqueueMany(t.Context(), nil)
+}
+
+// J2: nothing to enqueue is no error.
+func TestJ2NoItemsAreNoResults(t *testing.T) {
+	t.Parallel()
+	none, err := newDesk(t).q.EnqueueMany(t.Context(), nil)
 	require.NoError(t, err)
 	require.Empty(t, none)
 }

@@ -208,3 +208,24 @@ func TestQ33AReadOnlyStandbyIsLeft(t *testing.T) {
 	away, back := r.outageLines()
 	require.Equal(t, []int{1, 1}, []int{away, back})
 }
+
+// N5: a server that refuses writes with 25006 is no place for a worker: that connection is closed,
+// and new ones are tried until one can write. It is told as an outage, not as a fault of the statements.
+func TestN5AReadOnlyTransactionEndsTheConnection(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	far, proxy := r.behind()
+	s := far.sleeper(nil, "a")
+	r.exec(`create function refuse() returns trigger language plpgsql as
+		$$ begin raise exception 'cannot execute UPDATE in a read-only transaction' using errcode = '25006'; end $$`)
+	r.exec(`create trigger refuse before update on rebase.jobs for each row execute function refuse()`)
+	before := proxy.Accepted()
+	id := r.enqueue("a", nil)
+	r.until(func() bool { return proxy.Accepted() >= before+3 }, "new connections are made, though none broke")
+	require.Empty(t, far.log.matching("ERROR rebase:"))
+	require.Empty(t, far.log.matching("the database is back"))
+	r.exec(`drop trigger refuse on rebase.jobs`)
+	s.starts(id)
+	require.Equal(t, 1, r.ends(id, rebase.StatusSucceeded).Runs)
+	s.sleeps()
+}
