@@ -38,6 +38,7 @@ type attempt struct {
 	// abandoned: the outcome was decided without the handler, which still runs.
 	abandoned bool
 	refused   int  // how often the table has refused its result
+	sending   bool // its result is on the wire
 	proved    bool // once reaped, and no longer on probation
 	lost      bool // abandoned because the claim was
 	outcome   outcome

@@ -224,3 +224,59 @@ func TestAWorkerThatClaimsItsOwnLostJobEndsTheFirstAttempt(t *testing.T) {
 	require.False(t, second[0].Settled())
 	require.EqualValues(t, 1, s.Lost())
 }
+
+// J12: a job that is due again at once may be claimed again before the reply to its result is
+// there. The attempt has not lost its lease; what the reply says holds.
+func TestAResultStandsWhenItsJobIsClaimedAgainBeforeTheReply(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	s := newStepper(t, pool, nil, "count")
+	enqueueMany(t, pool, "count", 1, nil)
+	first, err := s.Claim("count", 1, true, false)
+	require.NoError(t, err)
+	s.Begin(first[0])
+	s.Finish(first[0], rebase.Snooze(0))
+	var second []rebase.Hold
+	require.NoError(t, s.RecordLate(func() {
+		second, err = s.Claim("count", 1, true, false)
+		require.NoError(t, err)
+		require.Len(t, second, 1)
+		require.False(t, first[0].Settled(), "the reply will tell")
+	}, false))
+	require.True(t, first[0].Settled())
+	require.False(t, second[0].Settled())
+	require.Zero(t, s.Lost())
+	s.Begin(second[0])
+	s.Finish(second[0], nil)
+	require.NoError(t, s.Record())
+	require.Zero(t, s.Lost())
+}
+
+// J24: the same, and that reply never comes: the row is asked, and the second attempt goes on.
+func TestALostReplyOfAJobThatIsClaimedAgainLeavesTheSecondAttemptAlone(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	s := newStepper(t, pool, nil, "count")
+	enqueueMany(t, pool, "count", 1, nil)
+	first, err := s.Claim("count", 1, true, false)
+	require.NoError(t, err)
+	s.Begin(first[0])
+	s.Finish(first[0], rebase.Snooze(0))
+	var second []rebase.Hold
+	require.NoError(t, s.RecordLate(func() {
+		second, err = s.Claim("count", 1, true, false)
+		require.NoError(t, err)
+		require.Len(t, second, 1)
+		s.Begin(second[0])
+		s.Finish(second[0], errBoom)
+	}, true))
+	require.NoError(t, s.Record())
+	require.True(t, first[0].Settled())
+	require.True(t, second[0].Settled())
+	require.EqualValues(t, 1, s.Lost(), "of the first nobody can say more than that")
+	job, err := rebase.New(pool, nil).Job(t.Context(), second[0].Job().ID)
+	require.NoError(t, err)
+	require.Equal(t, "boom", job.LastError)
+	require.Equal(t, 1, job.Attempts)
+	require.Equal(t, 2, job.Runs)
+}

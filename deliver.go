@@ -92,7 +92,8 @@ func (e *engine) deliver(batches []*batch, sent time.Time) {
 
 // superseded ends older attempts of the jobs that c has claimed: whoever claims a job again has
 // lost it before. Replies name jobs by their ids, so the second attempt's renewals and results
-// would otherwise be taken for the first's.
+// would otherwise be taken for the first's. One whose result is on the wire is left to the reply:
+// a job that was due again at once may be back before it.
 func (e *engine) superseded(c *claim) (lost []*attempt) {
 	again := map[int64]bool{}
 	for i := range c.attempts {
@@ -105,13 +106,33 @@ func (e *engine) superseded(c *claim) (lost []*attempt) {
 	}
 	for _, old := range e.held {
 		for i := range old.attempts {
-			if a := &old.attempts[i]; again[a.job.ID] && a.state != stateSettled {
+			if a := &old.attempts[i]; again[a.job.ID] && a.state != stateSettled && !a.sending {
 				e.lose(a, ErrLeaseLost)
 				lost = append(lost, a)
 			}
 		}
 	}
 	return lost
+}
+
+// unsent takes attempts off the wire after a round that failed. Those whose job was claimed again
+// meanwhile don't go with it once more, since the reply names it only once: their row is asked.
+func (e *engine) unsent(sent []*attempt) (again []*attempt) {
+	newest := map[int64]int{}
+	for _, c := range e.held {
+		for i := range c.attempts {
+			j := &c.attempts[i].job
+			newest[j.ID] = max(newest[j.ID], j.Runs)
+		}
+	}
+	for _, a := range sent {
+		if a.sending = false; a.job.Runs < newest[a.job.ID] {
+			e.doubtful = append(e.doubtful, a)
+		} else {
+			again = append(again, a)
+		}
+	}
+	return again
 }
 
 func (e *engine) deliverBatch(b *batch, sent, now time.Time) {

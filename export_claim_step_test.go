@@ -139,7 +139,10 @@ func (s *Stepper) Record() error {
 }
 
 // RecordUnheard writes results, and the reply to the commit is lost.
-func (s *Stepper) RecordUnheard() error {
+func (s *Stepper) RecordUnheard() error { return s.RecordLate(func() {}, true) }
+
+// RecordLate writes results; the reply comes only after meanwhile, or is lost.
+func (s *Stepper) RecordLate(meanwhile func(), unheard bool) error {
 	r := s.e.takeRecord()
 	var statements []statement
 	if len(r.quick) > 0 {
@@ -149,7 +152,12 @@ func (s *Stepper) RecordUnheard() error {
 		statements = append(statements, s.e.recordStatement(r))
 	}
 	err := s.e.results.round(s.e.base, s.e.roundLimit(), statements...)
-	s.e.unrecorded(r, nil, &lostError{errors.New("the reply was lost")})
+	meanwhile()
+	if unheard {
+		s.e.unrecorded(r, nil, &lostError{errors.New("the reply was lost")})
+	} else {
+		s.e.recorded(r)
+	}
 	return err
 }
 

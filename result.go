@@ -152,6 +152,7 @@ func (e *engine) takeRecord() *record {
 		if a.state != stateFinished {
 			continue // lost while it waited
 		}
+		a.sending = true
 		if a.outcome.kind == kindSucceeded && a.job.Attempts == 1 && a.job.History == nil {
 			r.quick = append(r.quick, a)
 		} else {
@@ -246,7 +247,7 @@ func (e *engine) unrecorded(r *record, over []int64, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.over = append(e.over, over...)
-	all := append(r.quick, r.others...)
+	all := e.unsent(append(r.quick, r.others...))
 	if !isLost(err) {
 		if len(all) == 1 {
 			e.log.Error("rebase: a result can't be recorded; it is tried again", "job_id", all[0].job.ID, "task", all[0].job.Task, "error", err, "worker", e.id)
@@ -288,11 +289,13 @@ func (e *engine) recorded(r *record) {
 	r.missed()
 	e.mu.Lock()
 	for _, a := range r.quick {
+		a.sending = false
 		if a.state == stateFinished {
 			events = e.conclude(a, StatusSucceeded, now, events)
 		}
 	}
 	for _, a := range r.others {
+		a.sending = false
 		status, ok := r.ended[a.job.ID]
 		switch {
 		case a.state != stateFinished: // settled by a renewal in the meantime
