@@ -15,8 +15,9 @@ import (
 // what makes a queue sick from outside: an old snapshot that keeps dead rows, a full
 // notification queue, and waiting for locks.
 
-// StatsCap is where counting stops: a count that reaches it means "at least".
-const StatsCap = 10_000
+// StatsCap is how many jobs Stats counts in all: with n tasks it stops after StatsCap ÷ n
+// unfinished jobs of each, but not before 100. It is also where counting dead letters stops.
+const StatsCap = 5_000
 
 // Stats is what Queue.Stats returns.
 type Stats struct {
@@ -49,7 +50,8 @@ type Stats struct {
 }
 
 // TaskStats are the live jobs of a task. Counting ends with the first of its unfinished jobs
-// beyond StatsCap, and Capped says that it did. OldestReady is of all of them.
+// beyond its share of StatsCap, and Capped says that it did. OldestReady is of all of them,
+// in as many lanes as that share.
 type TaskStats struct {
 	Task         string
 	Ready        int           // due, waiting for a slot
@@ -98,7 +100,7 @@ func (s *Stats) Unserved() []string {
 }
 
 // taskStatsSQL finds the tasks by a loose scan of jobs_unfinished and looks at the first
-// $1 jobs of each; reaped jobs and dead letters are few, and looked at as a whole. Those
+// jobs of each, $1 in all; reaped jobs and dead letters are few, and looked at as a whole. Those
 // first jobs may be of one lane and all due later, so when there are more, the oldest of
 // each lane is looked at, too: that relies on jobs_unfinished again.
 const taskStatsSQL = `
@@ -121,8 +123,10 @@ with recursive found (task) as (
   (select p.task from rebase.jobs p where p.finished_at is null and p.crashes > 0 limit $1)
   union
   select dead.task from dead
+), share as materialized (
+  select greatest($1::int / greatest(count(*), 1), 100)::int as n from live
 )
-select live.task, c.ready, c.scheduled, c.running, c.ahead, c.retrying, c.n > $1::int,
+select live.task, c.ready, c.scheduled, c.running, c.ahead, c.retrying, c.n > (select share.n from share),
   coalesce((extract(epoch from now() - least(c.oldest, o.oldest)) * 1000000)::bigint, 0), coalesce(a.attempts, '{}'::jsonb),
   coalesce(dead.n, 0), coalesce(s.workers, 0), coalesce(s.slots, 0), exists (select from rebase.paused z where z.task = live.task)
 from live
@@ -141,20 +145,20 @@ cross join lateral (
     (select p.status, p.run_at, p.started_at, p.attempts
     from rebase.jobs p
     where p.finished_at is null and p.crashes > 0 and p.task = live.task
-    limit $1::int + 1)
+    limit (select share.n + 1 from share))
     union all
     (select p.status, p.run_at, p.started_at, p.attempts
     from rebase.jobs p
     where p.finished_at is null and p.crashes = 0 and p.task = live.task
     order by p.task, p.lane, p.run_at, p.id
-    limit $1::int + 1)
-    limit $1::int + 1
+    limit (select share.n + 1 from share))
+    limit (select share.n + 1 from share)
   ) x
 ) c
 cross join lateral (
   with recursive lanes (lane) as (
     (select p.lane from rebase.jobs p
-    where c.n > $1::int and p.finished_at is null and p.crashes = 0 and p.task = live.task
+    where c.n > (select share.n from share) and p.finished_at is null and p.crashes = 0 and p.task = live.task
     order by p.lane limit 1)
     union all
     select (
@@ -165,7 +169,7 @@ cross join lateral (
     where l.lane is not null
   )
   select min(h.run_at) as oldest
-  from (select lanes.lane from lanes where lanes.lane is not null limit $1::int) l
+  from (select lanes.lane from lanes where lanes.lane is not null limit (select share.n from share)) l
   cross join lateral (
     select p.run_at
     from rebase.jobs p

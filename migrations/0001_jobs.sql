@@ -69,7 +69,7 @@ create unique index jobs_key on rebase.jobs (task, key_hash) where finished_at i
 -- For retention; the dead letters, which are kept longer, stand apart.
 create index jobs_finished_at on rebase.jobs (finished_at) where finished_at is not null and not dead;
 -- The dead letters.
-create index jobs_dead on rebase.jobs (finished_at) where dead;
+create index jobs_dead on rebase.jobs (finished_at) include (task) where dead; -- Stats counts them by task
 
 -- Who is running: one row for each claim statement, written by it, gone when its last job has ended.
 -- The reaper reads this small table instead of an index over running jobs.
