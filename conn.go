@@ -75,13 +75,16 @@ select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true),
 	commitSQL = `commit`
 
 	// operatorSettingsSQL is for what operators call: rare statements with many shapes,
-	// which the planner should see anew each time.
+	// which the planner should see anew each time. But a table without statistics must not
+	// tempt it to read and sort all of it for one page.
 	operatorSettingsSQL = `
 select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true),
   pg_catalog.set_config('datestyle', 'ISO', true),
   pg_catalog.set_config('timezone', 'UTC', true),
   pg_catalog.set_config('intervalstyle', 'postgres', true),
   pg_catalog.set_config('jit', 'off', true),
+  pg_catalog.set_config('enable_seqscan', 'off', true),
+  pg_catalog.set_config('enable_bitmapscan', 'off', true),
   pg_catalog.set_config('plan_cache_mode', 'force_custom_plan', true),
   pg_catalog.set_config('idle_in_transaction_session_timeout', '10000', true),
   pg_catalog.set_config('lock_timeout', '200', true),

@@ -68,7 +68,7 @@ type Attempt struct {
 	StartedAt time.Time `json:"started_at"` // zero if it was only claimed
 	EndedAt   time.Time `json:"ended_at"`
 	Worker    string    `json:"worker"`
-	Outcome   string    `json:"outcome"` // "succeeded", "failed", "snoozed", "cancelled", "setback", "released", "crashed"
+	Outcome   string    `json:"outcome"` // "succeeded", "failed", "dead", "snoozed", "cancelled", "setback", "released", "crashed"
 	Error     string    `json:"error"`   // at most 500 characters
 }
 

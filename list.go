@@ -132,9 +132,9 @@ func timeOrNil(t time.Time) *time.Time {
 // listPage is how many jobs are read at a time.
 const listPage = 200
 
-// Jobs lists the jobs that the filter selects, page by page: dead letters and other
-// finished jobs in the order in which they ended, unfinished ones by task, lane and run
-// time, all by id. It goes on until the end, the filter's limit, or a break; an error
+// Jobs lists the jobs that the filter selects, page by page: those of a finished status in
+// the order in which they ended (and dead letters after the others, if both are selected by
+// their end), unfinished ones by task, lane and run time, all together by id. It goes on until the end, the filter's limit, or a break; an error
 // ends it.
 //
 // It is no snapshot: a job that changes while it goes on may be missed or seen twice.

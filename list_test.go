@@ -166,3 +166,27 @@ func TestJ18JobsEndsWithTheFirstError(t *testing.T) {
 	require.True(t, errors.Is(all[200], context.Canceled), fmt.Sprint(all[200]))
 	require.False(t, slices.ContainsFunc(all[:200], func(err error) bool { return err != nil }))
 }
+
+// J18: a page is read from an index, in its order, also on a table of which nothing is known yet.
+func TestJ18AListingReadsLittleMoreThanItShows(t *testing.T) {
+	t.Parallel()
+	for _, status := range []rebase.Status{"", rebase.StatusPending, rebase.StatusSucceeded, rebase.StatusFailed} {
+		t.Run(string(status), func(t *testing.T) {
+			t.Parallel()
+			d := newDesk(t)
+			d.exec(`alter table rebase.jobs set (autovacuum_enabled = off)`)
+			d.exec(`insert into rebase.jobs (task, status, run_at, finished_at)
+				select 't' || i % 3, v, now() - i * interval '1 s', case when v <> 'pending' then now() - i * interval '1 s' end
+				from generate_series(1, 10000) i, unnest(array['pending', 'failed', 'succeeded']) v`)
+			d.pool.Reset() // a backend that ends reports what it has read
+			read := func() int {
+				return tell[int](d, `select coalesce(sum(idx_tup_read), 0)::int from pg_stat_user_indexes where schemaname = 'rebase' and relname = 'jobs'`)
+			}
+			before := read()
+			require.Len(t, d.listed(rebase.Filter{Status: status, Limit: 50}), 50)
+			d.pool.Reset()
+			require.Eventually(t, func() bool { return read()-before >= 50 }, patience, 10*time.Millisecond)
+			require.Less(t, read()-before, 500)
+		})
+	}
+}
