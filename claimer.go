@@ -192,7 +192,7 @@ func (e *engine) wants(idle bool) *plan {
 // running), and none while a job that was once reaped is held or due: it might be the one that
 // kills the process.
 func (e *engine) ahead(t *taskState) int {
-	if t.mean == 0 || t.mean > longJob || t.laneLimit > 0 || e.reaped > 0 || e.reapedDue || e.once {
+	if t.mean == 0 || t.mean > longJob || t.laneLimit > 0 || e.reaped > 0 || e.reapedDue {
 		return 0
 	}
 	flight := 2*e.look.time + pace

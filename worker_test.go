@@ -81,6 +81,20 @@ func TestRunOnceRunsWhatItsHandlersEnqueueAndCountsAttempts(t *testing.T) {
 	require.Equal(t, 4, r.count("status = 'succeeded'"))
 }
 
+// RunOnce claims ahead as Run does: a backlog of short jobs takes few statements.
+func TestRunOnceClaimsABacklogInBatches(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	const n = 3000
+	r.enqueueMany("x", n, nil)
+	require.Equal(t, n, r.once("x", nil, succeed))
+	require.Equal(t, n, r.count("status = 'succeeded' and attempts = 1"))
+	stats, err := r.q.Stats(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, n, stats.Totals["succeeded"])
+	require.Less(t, stats.Totals["claims"], int64(n/4))
+}
+
 // RunOnce leaves alone what is not due, and has nothing to do on an empty table.
 func TestRunOnceDoesNotWaitForWhatIsNotDue(t *testing.T) {
 	t.Parallel()
