@@ -20,7 +20,7 @@ func (a *app) statsCommand() *cobra.Command {
 		Use: "stats", Short: "Show how the queue is doing",
 		Long: `Shows the live jobs of each task, the workers that are alive, and what makes a queue sick.
 
-Counting ends at 10,000 jobs a task: "10,000+" means at least so many. It costs the same
+Counting ends at 5,000 jobs, which the tasks share: "1,250+" means at least so many. It costs the same
 however much history there is.`,
 		Args: cobra.NoArgs,
 		RunE: a.with(func(ctx context.Context, d *db, _ []string) error {
