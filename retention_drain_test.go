@@ -58,8 +58,8 @@ func TestJ17DrainingKeepsItsPaceWhileOldRowsAreDeleted(t *testing.T) {
 		require.Positive(t, rate)
 		return
 	}
-	without, _ := drained(t, 300_000, 0)
-	with, left := drained(t, 300_000, 1_000_000)
+	without, _ := drained(t, 2_000_000, 0)
+	with, left := drained(t, 2_000_000, 1_000_000)
 	t.Logf("%.0f jobs/s with nothing to delete, %.0f jobs/s beside the deleting of %d rows: %.2f", without, with, 1_000_000-left, with/without)
 	require.Less(t, left, 1_000_000, "some were deleted meanwhile")
 	require.GreaterOrEqual(t, with/without, 0.8)
