@@ -3,6 +3,7 @@ package rebasetest_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -139,8 +140,10 @@ func TestRowThatCannotBeReadFailsTheTest(t *testing.T) {
 	id := b.mail("ada", nil)
 	b.exec(`update rebase.jobs set meta = '[1]' where id = $1`, id)
 	w := b.worker(func(context.Context, *rebase.Job, mail) error { return errors.New("must not run") }, nil)
-	require.Contains(t, b.failure(func(tb rebasetest.TB) { rebasetest.WorkOne(tb, b.tx, w, sendMail) }), "meta: json: cannot unmarshal")
-	require.Contains(t, b.failure(func(tb rebasetest.TB) { rebasetest.Enqueued(tb, b.tx, sendMail) }), "meta: json: cannot unmarshal")
+	message := b.failure(func(tb rebasetest.TB) { rebasetest.WorkOne(tb, b.tx, w, sendMail) })
+	require.Contains(t, message, fmt.Sprintf(`rebasetest: task "send-mail": claim: job %d: meta: json: cannot unmarshal`, id))
+	message = b.failure(func(tb rebasetest.TB) { rebasetest.Enqueued(tb, b.tx, sendMail) })
+	require.Contains(t, message, fmt.Sprintf(`rebasetest: list the jobs of task "send-mail": job %d: meta: json: cannot unmarshal`, id))
 }
 
 // J5: what a worker runs is not run a second time.
