@@ -68,7 +68,7 @@ type Attempt struct {
 	StartedAt time.Time `json:"started_at"` // zero if it was only claimed
 	EndedAt   time.Time `json:"ended_at"`
 	Worker    string    `json:"worker"`
-	Outcome   string    `json:"outcome"` // "succeeded", "failed", "dead", "snoozed", "cancelled", "setback", "released", "crashed"
+	Outcome   string    `json:"outcome"` // "succeeded", "failed", "dead", "snoozed", "cancelled", "setback", "released", "crashed", "broken"
 	Error     string    `json:"error"`   // at most 500 characters
 }
 
@@ -86,7 +86,7 @@ func readJob(rows pgx.Rows, j *Job, intern map[string]string) error {
 // readJobAt is readJob for a row in which other columns come first.
 func readJobAt(rows pgx.Rows, first int, j *Job, intern map[string]string) error {
 	r := rowReader{raw: rows.RawValues(), fields: rows.FieldDescriptions(), types: rows.Conn().TypeMap(), next: first}
-	j.ID, j.Fence = r.int(), r.int()
+	j.ID, j.Fence = r.int(), max(r.int(), 0) // below 0 the row keeps who has ended it
 	j.Task, j.Lane = r.text(intern), r.text(intern)
 	j.Payload = r.json()
 	meta := r.json()

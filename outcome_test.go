@@ -313,3 +313,18 @@ func TestTheHistoryKeepsTheLastTwentyAttempts(t *testing.T) {
 	require.Equal(t, 500, utf8.RuneCountInString(j.History[0].Error))
 	require.Equal(t, 4000, utf8.RuneCountInString(j.LastError))
 }
+
+// J1: a job has a fence for as long as it runs.
+func TestAnEndedJobHasNoFence(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	id := r.enqueue("x", nil)
+	r.once("x", nil, func(ctx context.Context, job *rebase.Job) error {
+		running, err := r.q.Job(ctx, job.ID)
+		require.NoError(t, err)
+		require.Positive(t, running.Fence)
+		require.Equal(t, job.Fence, running.Fence)
+		return nil
+	})
+	require.Zero(t, r.job(id).Fence)
+}
