@@ -238,9 +238,7 @@ func TestAResultStandsWhenItsJobIsClaimedAgainBeforeTheReply(t *testing.T) {
 	s.Finish(first[0], rebase.Snooze(0))
 	var second []rebase.Hold
 	require.NoError(t, s.RecordLate(func() {
-		second, err = s.Claim("count", 1, true, false)
-		require.NoError(t, err)
-		require.Len(t, second, 1)
+		second = claimNow(t, pool, s)
 		require.False(t, first[0].Settled(), "the reply will tell")
 	}, false))
 	require.True(t, first[0].Settled())
@@ -264,9 +262,7 @@ func TestALostReplyOfAJobThatIsClaimedAgainLeavesTheSecondAttemptAlone(t *testin
 	s.Finish(first[0], rebase.Snooze(0))
 	var second []rebase.Hold
 	require.NoError(t, s.RecordLate(func() {
-		second, err = s.Claim("count", 1, true, false)
-		require.NoError(t, err)
-		require.Len(t, second, 1)
+		second = claimNow(t, pool, s)
 		s.Begin(second[0])
 		s.Finish(second[0], errBoom)
 	}, true))
@@ -279,4 +275,14 @@ func TestALostReplyOfAJobThatIsClaimedAgainLeavesTheSecondAttemptAlone(t *testin
 	require.Equal(t, "boom", job.LastError)
 	require.Equal(t, 1, job.Attempts)
 	require.Equal(t, 2, job.Runs)
+}
+
+// claimNow claims the one job, which is due a moment later.
+func claimNow(t *testing.T, pool *pgxpool.Pool, s *rebase.Stepper) []rebase.Hold {
+	_, err := pool.Exec(t.Context(), "update rebase.jobs set run_at = now()")
+	require.NoError(t, err)
+	holds, err := s.Claim("count", 1, true, false)
+	require.NoError(t, err)
+	require.Len(t, holds, 1)
+	return holds
 }

@@ -40,6 +40,12 @@ func (w *Worker) Listening() (yes bool) {
 	return yes
 }
 
+// PingOpen says whether the worker still waits for its last ping.
+func (w *Worker) PingOpen() (open bool) {
+	w.peek(func(e *engine) { open = !e.ping.sent.IsZero() && e.ping.seen != e.ping.nonce })
+	return open
+}
+
 // Locked says whether the worker believes that it holds its sleep locks.
 func (w *Worker) Locked() (yes bool) {
 	w.peek(func(e *engine) { yes = e.look.locked })

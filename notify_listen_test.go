@@ -197,3 +197,15 @@ func TestQ35AKilledListenComesBack(t *testing.T) {
 	r.until(func() bool { return proxy.Conns() == 1 }, "one connection is left")
 	require.Empty(t, r.log.matching("WARN"), "it came back each time before that was worth a line")
 }
+
+// N3, N4: all workers of a database hear each other's pings. Those of others are no answer to one's
+// own, nor do they put it in doubt: with two workers both keep their LISTEN connections.
+func TestN4PingsOfOthersMeanNothing(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.sleeper(nil, "a")
+	require.False(t, s.PingOpen())
+	r.exec(`select pg_notify('rebase_jobs', 'p:0123456789abcdef')`)
+	s.starts(one(t)(r.elsewhere(rebase.Always).Enqueue(t.Context(), "a", nil, nil))) // notifications come in order
+	require.False(t, s.PingOpen(), "its last ping has been answered")
+}

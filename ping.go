@@ -13,7 +13,7 @@ import (
 type ping struct {
 	nonce string    // the last that was asked for
 	sent  time.Time // when it was committed; zero: not yet
-	seen  string    // the last that came
+	seen  string    // the last of ours that came
 }
 
 // askPing makes the recorder send a ping soon.
@@ -33,10 +33,14 @@ func (e *engine) pingState() (sent time.Time, seen string, open bool) {
 	return p.sent, p.seen, !p.sent.IsZero() && p.seen != p.nonce
 }
 
+// pinged takes note of a ping that came. Every worker of a database hears everybody's: only
+// one's own is an answer.
 func (e *engine) pinged(nonce string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.ping.seen = nonce
+	if nonce == e.ping.nonce {
+		e.ping.seen = nonce
+	}
 }
 
 const pingSQL = `select pg_notify('` + channel + `', 'p:' || $1::text)`
