@@ -166,11 +166,15 @@ func (e *engine) plan(now time.Time) (p *plan, wait time.Duration, stop bool) {
 // wants adds up what there is room for; nil for none.
 func (e *engine) wants(idle bool) *plan {
 	p := &plan{free: e.w.opts.Concurrency - e.running - e.buffered}
-	ahead := 0
+	ahead, gone := 0, 0
 	order := slices.Clone(e.tasks)
 	slices.SortStableFunc(order, func(a, b *taskState) int { return int(min(max(a.turn-b.turn, -1), 1)) })
 	for _, t := range order {
 		extra := e.ahead(t)
+		if extra > 0 {
+			left := e.leaving(t)
+			extra, gone = extra+left, gone+left
+		}
 		want := t.limit - t.running - t.buffered + extra
 		t.skipped = want <= 0
 		if want > 0 {
@@ -178,7 +182,7 @@ func (e *engine) wants(idle bool) *plan {
 		}
 		ahead += extra
 	}
-	p.room = min(p.free+min(ahead, e.aheadCap()), 10*aheadRows)
+	p.room = min(p.free+min(ahead, e.aheadCap()+gone), 10*aheadRows)
 	if p.room <= 0 || len(p.tasks) == 0 {
 		return nil
 	}
@@ -203,10 +207,24 @@ func (e *engine) ahead(t *taskState) int {
 	return int(min(n, float64(e.aheadCap())))
 }
 
+// leaving is how many of the task's buffered jobs will have begun when a claim that is sent
+// now arrives. Over a slow link that is most of them, and a claim that took them for waiting
+// would bring half of what there is room for.
+func (e *engine) leaving(t *taskState) int {
+	if e.claims.rtt <= pace {
+		return 0
+	}
+	return int(min(float64(t.buffered), float64(min(t.limit, e.w.opts.Concurrency))*float64(e.claims.rtt)/float64(t.mean)))
+}
+
 // aheadCap grows with the distance to the server: over a slow link fewer, larger
 // claims carry the same load.
 func (e *engine) aheadCap() int {
-	return int(min(aheadRows/2*(1+e.look.time/(2*pace)), 4*aheadRows))
+	far := e.look.time / (2 * pace)
+	if e.claims.rtt > pace {
+		far = e.look.time / pace
+	}
+	return int(min(aheadRows/2*(1+far), 4*aheadRows))
 }
 
 // claim sends a plan as one round.

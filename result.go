@@ -137,7 +137,10 @@ const (
 // lock is held.
 func (e *engine) takeRecord() *record {
 	r := &record{ended: map[int64]Status{}}
-	limit := recordRows
+	limit, bytes := recordRows, recordBytes
+	if far := int(min(e.results.rtt/pace, 3)); far > 0 { // over a slow link fewer, larger rounds
+		limit, bytes = limit*(1+far), bytes*(1+far)
+	}
 	if e.alone > 0 {
 		e.alone--
 		limit = 1
@@ -145,7 +148,7 @@ func (e *engine) takeRecord() *record {
 	size, n := 0, 0
 	for _, a := range e.outbox {
 		size += 32 + 2*len(a.outcome.err)
-		if n == limit || n > 0 && size > recordBytes {
+		if n == limit || n > 0 && size > bytes {
 			break
 		}
 		n++
