@@ -22,9 +22,9 @@ import (
 // takes a renewal period, and before it a try to connect that hangs for a round's limit and
 // the pause until the next (maxRedial).
 const expiredSQL = `
-select k.token, k.locked_until, k.` + leaseOver + `, (extract(epoch from k.lease) * 1000000)::bigint
+select k.token, k.locked_until, k.locked_until < now(), (extract(epoch from k.lease) * 1000000)::bigint
 from rebase.claims k
-where (k.` + leaseOver + ` or k.locked_until > now() + 2 * k.lease)
+where (k.locked_until < now() or k.locked_until > now() + 2 * k.lease)
 and k.lease / 3 + least(k.lease / 3, interval '10 s') + interval '1.5 s' <= $1::interval
 limit 1000`
 
@@ -41,7 +41,7 @@ with u as materialized (
     select p.ctid, p.attempts, p.max_attempts, p.started_at
     from rebase.jobs p
     where p.id = i.id and p.fence = k.token
-    and (p.` + leaseOver + ` or $2::boolean)
+    and (p.locked_until < now() or $2::boolean)
     limit 1
     for no key update skip locked
   ) x

@@ -26,7 +26,7 @@ from (
   cross join lateral (
     select p.ctid
     from rebase.jobs p
-    where ` + heldRow + `
+    where p.id = u.id and p.fence = u.fence
     limit 1
     for no key update skip locked
   ) y
@@ -95,9 +95,6 @@ func (e *engine) takeRenewal() *renewal {
 	defer e.mu.Unlock()
 	r := &renewal{tokens: []int64{}, renewed: map[int64]bool{}}
 	for token, c := range e.held {
-		if !renews { // see plant.go
-			break
-		}
 		r.tokens = append(r.tokens, token)
 		for i := range c.attempts {
 			if a := &c.attempts[i]; a.state != stateSettled {

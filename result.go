@@ -24,7 +24,7 @@ import (
 const succeedSQL = `
 with w as (
   update rebase.jobs j
-  set status = 'succeeded', fence = ` + spentFence + `, finished_at = now(), updated_at = now(), locked_until = null,
+  set status = 'succeeded', fence = -j.fence, finished_at = now(), updated_at = now(), locked_until = null,
     started_at = coalesce(j.started_at, now() - $3::interval), crashes = 0, setbacks = 0
   where j.ctid = any(array(
     select x.ctid
@@ -32,7 +32,7 @@ with w as (
     cross join lateral (
       select p.ctid
       from rebase.jobs p
-      where ` + resultRow + `
+      where p.id = u.id and p.fence = u.fence
       limit 1
       for no key update skip locked
     ) x
@@ -56,14 +56,14 @@ with u as materialized (
   cross join lateral (
     select p.ctid, p.attempts, p.max_attempts
     from rebase.jobs p
-    where ` + resultRow + `
+    where p.id = u.id and p.fence = u.fence
     limit 1
     for no key update skip locked
   ) x
 ), w as (
   update rebase.jobs j
   set status = u.ends,
-    fence = case when u.kind = 'released' then 0 else ` + spentFence + ` end,
+    fence = case when u.kind = 'released' then 0 else -j.fence end,
     finished_at = case when u.ends <> 'pending' then now() end,
     run_at = case when u.ends = 'pending' and u.delay is not null then now() + u.delay else j.run_at end,
     attempts = j.attempts - case when u.kind in ('snoozed', 'setback', 'released', 'broken') then 1 else 0 end,

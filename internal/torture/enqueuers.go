@@ -224,6 +224,8 @@ func (e *enqueuers) misbehave(r *rand.Rand, p *payload) {
 		p.Does = doesUndo
 	case n < 375:
 		p.Does = doesForget
+	case n < 390: // what a frozen process still returns
+		p.Does, p.For, p.Times = doesDeaf, 1000+r.Int64N(2000), 0
 	case n == 999:
 		p.Does, p.Times = doesDie, 1
 	default:

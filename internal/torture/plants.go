@@ -1,7 +1,7 @@
 //go:build unix
 
 // Faults of the schema that the harness plants itself, to prove that the checker finds
-// them. Those of the library's code are planted by build tags; see proof.go.
+// them. Those of the library's code are built in; see proof.go.
 
 package main
 

@@ -1,15 +1,16 @@
 //go:build unix
 
 // The proof of the checker: faults are planted in the queue, one at a time, and the checker
-// must find each. Four are in the library, behind build tags (plant.go at the root); two
-// are in the schema, planted by the harness (plants.go). Seeds are tried until one run
-// finds it. The same short runs without a fault must find nothing: a checker that always
+// must find each. Four are in the library's code, which is built with some words of it
+// exchanged (go build -overlay), so that nothing of this stands in the library itself; two are in
+// the schema (plants.go). Seeds are tried until one run finds it. The same short runs without a fault must find nothing: a checker that always
 // cries proves nothing either.
 
 package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -18,25 +19,39 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
 // A planted fault is built in or made in the schema.
 type planted struct {
 	name, what string
-	tag        string   // of the build; "": the program as it is
+	swaps      []swap   // in the library's code
 	plant      string   // of the schema
 	rules      []string // that may find it; another that cries has cried at something else
 }
 
+// A swap exchanges words of a file of the root package, all of them.
+type swap struct{ file, old, new string }
+
 var proofs = []planted{
 	{name: "none", what: "the queue as it is"},
-	{"fence", "a result is written whoever has the job", "rebase_plant_fence", "", []string{"rows", "results"}},
-	{"renewal", "leases are not renewed", "rebase_plant_renewal", "", []string{"leases", "drains"}},
-	{"reaper", "jobs are taken back before their lease is over", "rebase_plant_reaper", "", []string{"leases"}},
-	{"result", "a result that is sent again is written again", "rebase_plant_result", "", []string{"rows"}},
-	{"notify", "nobody is told of a new job", "", "notify", []string{"wakes"}},
-	{"key", "the unique index of keys is not one", "", "key", []string{"keys"}},
+	{"fence", "a result is written whoever has the job", []swap{
+		{"renew.go", "p.id = u.id and p.fence = u.fence", "p.id = u.id and p.fence > 0"},
+		{"result.go", "p.id = u.id and p.fence = u.fence", "p.id = u.id and p.fence > 0"},
+	}, "", []string{"rows", "results"}},
+	{"renewal", "leases are not renewed", []swap{
+		{"renew.go", "r.tokens = append(r.tokens, token)", "_ = token\n\t\tcontinue"},
+	}, "", []string{"leases", "drains"}},
+	{"reaper", "jobs are taken back before their lease is over", []swap{
+		{"reaper.go", "locked_until < now()", "locked_until < now() + interval '2 s'"},
+	}, "", []string{"leases"}},
+	{"result", "a result that is sent again is written again", []swap{
+		{"result.go", "p.id = u.id and p.fence = u.fence", "p.id = u.id and abs(p.fence) = u.fence"},
+		{"result.go", "-j.fence", "-abs(j.fence)"},
+	}, "", []string{"rows"}},
+	{"notify", "nobody is told of a new job", nil, "notify", []string{"wakes"}},
+	{"key", "the unique index of keys is not one", nil, "key", []string{"keys"}},
 }
 
 const (
@@ -68,15 +83,58 @@ func prove(ctx context.Context, p plan) error {
 
 // build returns the program with the fault in it.
 func (f planted) build(ctx context.Context, dir string) (string, error) {
-	if f.tag == "" {
+	if len(f.swaps) == 0 {
 		return os.Executable()
 	}
-	program := filepath.Join(dir, f.name)
-	out, err := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-tags", f.tag, "-o", program, "github.com/rebasejobs/rebase/internal/torture").CombinedOutput()
+	overlay, err := f.overlay(ctx, dir)
 	if err != nil {
-		return "", fmt.Errorf("build with the tag %s: %w\n%s", f.tag, err, out)
+		return "", fmt.Errorf("plant %s: %w", f.name, err)
+	}
+	program := filepath.Join(dir, f.name)
+	out, err := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-overlay", overlay, "-o", program, module+"/internal/torture").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("build with %s planted: %w\n%s", f.name, err, out)
 	}
 	return program, nil
+}
+
+const module = "github.com/rebasejobs/rebase"
+
+// overlay writes the changed files, and the list of them that the go command reads. Words that
+// are not there any more are an error: the fault would not be planted.
+func (f planted) overlay(ctx context.Context, dir string) (string, error) {
+	out, err := exec.CommandContext(ctx, "go", "list", "-f", "{{.Dir}}", module).Output()
+	if err != nil {
+		return "", err
+	}
+	root := strings.TrimSpace(string(out))
+	sources, replace := map[string]string{}, map[string]string{}
+	for _, s := range f.swaps {
+		path := filepath.Join(root, s.file)
+		if sources[path] == "" {
+			source, err := os.ReadFile(path)
+			if err != nil {
+				return "", err
+			}
+			sources[path] = string(source)
+		}
+		if !strings.Contains(sources[path], s.old) {
+			return "", fmt.Errorf("%s has no %q", s.file, s.old)
+		}
+		sources[path] = strings.ReplaceAll(sources[path], s.old, s.new)
+		replace[path] = filepath.Join(dir, f.name+"_"+s.file)
+	}
+	for path, source := range sources {
+		if err := os.WriteFile(replace[path], []byte(source), 0o600); err != nil {
+			return "", err
+		}
+	}
+	list, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		return "", err
+	}
+	file := filepath.Join(dir, f.name+".json")
+	return file, os.WriteFile(file, list, 0o600)
 }
 
 // finding is a line of a report that names a broken promise.
@@ -84,7 +142,7 @@ var finding = regexp.MustCompile(`(?m)^  (\w+): (job \d+: .*)$`)
 
 // hunt runs seeds until the fault is found, or, where there is none, a few.
 func (f planted) hunt(ctx context.Context, program, dir string, p plan) error {
-	clean := f.tag == "" && f.plant == ""
+	clean := len(f.swaps) == 0 && f.plant == ""
 	seeds := proofSeeds
 	if clean {
 		seeds = proofClean
