@@ -11,13 +11,14 @@ const backlogJobs = 200_000
 var backlog = &scenario{
 	name:    "backlog",
 	about:   "the drain behind 200,000 jobs that nobody serves; .clean without them, .share of it",
+	asks:    "Do jobs that nobody serves get in the way?",
 	systems: bulkQueues,
 	warm:    true,
 	run: func(ctx context.Context, t *trial) error {
-		n := t.cfg.scaled(drainJobs)
+		n := t.scaled(drainJobs)
 		rates := map[int]float64{}
 		for i := range 2 {
-			behind := (i + t.round) % 2 * t.cfg.scaled(backlogJobs)
+			behind := (i + t.round) % 2 * t.scaled(backlogJobs)
 			rate, err := t.drainBehind(ctx, n, behind)
 			if err != nil {
 				return err
@@ -40,7 +41,7 @@ func (t *trial) drainBehind(ctx context.Context, n, behind int) (float64, error)
 			return 0, err
 		}
 	}
-	if err := t.db.fill(ctx, n); err != nil {
+	if err := t.db.fill(ctx, n, 0); err != nil {
 		return 0, err
 	}
 	if err := t.db.settle(ctx); err != nil {

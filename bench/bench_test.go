@@ -79,7 +79,9 @@ func TestUnknownNamesAreRefused(t *testing.T) {
 	for flags, want := range map[string]string{
 		"-scenarios drain,drian": `unknown scenario "drian"`,
 		"-systems rivers":        `unknown system "rivers"`,
-		"-n 0":                   "must be positive",
+		"-n 0":                   "not a number above 0",
+		"-n 1.5":                 "not a whole number",
+		"-ceiling-batch 0":       "must be positive",
 		"drain":                  `unexpected argument "drain"`,
 	} {
 		_, err := parse(strings.Fields(flags), t.Output())

@@ -27,7 +27,20 @@ var ceilingSystem = &system{
 	},
 }
 
-type ceilingClient struct{ *rebaseClient }
+// The ceiling without its floor: what a held snapshot does to a claim that starts at the head.
+var nofloorsSystem = &system{
+	name:  "nofloors",
+	about: "the ceiling, but each claim starts at the head of the index",
+	open: func(ctx context.Context, url string, conns int) (client, error) {
+		c, err := openRebase(ctx, url, conns)
+		return &ceilingClient{rebaseClient: c, head: true}, err
+	},
+}
+
+type ceilingClient struct {
+	*rebaseClient
+	head bool // always claim from there
+}
 
 // A taken batch is on its way from the claims to the results.
 type taken struct {
@@ -59,7 +72,7 @@ func (c *ceilingClient) work(ctx context.Context, w worker, h handler) (func() e
 	ended := make(chan error, 2)
 	go func() {
 		defer close(way)
-		ended <- claimLoop(ctx, claims, w.slots, way)
+		ended <- c.claimLoop(ctx, claims, w.slots, way)
 	}()
 	go func() { ended <- completeLoop(results, way, h) }()
 	return func() error {
@@ -69,7 +82,7 @@ func (c *ceilingClient) work(ctx context.Context, w worker, h handler) (func() e
 }
 
 // claimLoop claims until ctx ends.
-func claimLoop(ctx context.Context, conn *pgx.Conn, n int, way chan<- taken) error {
+func (c *ceilingClient) claimLoop(ctx context.Context, conn *pgx.Conn, n int, way chan<- taken) error {
 	from := floor{}
 	for ctx.Err() == nil {
 		// Not ctx: a claim that is cut off would leave the connection useless.
@@ -77,7 +90,9 @@ func claimLoop(ctx context.Context, conn *pgx.Conn, n int, way chan<- taken) err
 		if err != nil {
 			return fmt.Errorf("claim: %w", err)
 		}
-		from = last
+		if !c.head {
+			from = last
+		}
 		if len(t.ids) == 0 {
 			time.Sleep(time.Millisecond) // drained: the end is near
 			continue

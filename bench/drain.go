@@ -17,25 +17,27 @@ const drainJobs = 100_000
 var drain = &scenario{
 	name:    "drain",
 	about:   "100,000 no-op jobs, each system at its best concurrency",
+	asks:    "How many jobs a second, at best?",
 	systems: append([]*system{ceilingSystem}, bulkQueues...),
 	warm:    true,
 	run: func(ctx context.Context, t *trial) error {
-		return t.drainAt(ctx, t.cfg.scaled(drainJobs), t.slots())
+		return t.drainAt(ctx, t.scaled(drainJobs), t.slots())
 	},
 }
 
 var drain5 = &scenario{
 	name:    "drain5",
 	about:   "the same at concurrency 5",
+	asks:    "And with few slots?",
 	systems: bulkQueues,
 	warm:    true,
 	run: func(ctx context.Context, t *trial) error {
-		return t.drainAt(ctx, t.cfg.scaled(drainJobs), 5)
+		return t.drainAt(ctx, t.scaled(drainJobs), 5)
 	},
 }
 
 func (t *trial) drainAt(ctx context.Context, n, slots int) error {
-	if err := t.db.prepare(ctx, n); err != nil {
+	if err := t.db.prepare(ctx, n, 0); err != nil {
 		return err
 	}
 	d, err := t.db.drain(ctx, n, slots, nil)
@@ -53,6 +55,18 @@ type drained struct {
 }
 
 func (d *drained) rate(n int) float64 { return float64(n) / d.took.Seconds() }
+
+// curve is the rate of each fifth.
+func (d *drained) curve(n int) []float64 {
+	rates := make([]float64, len(d.fifths))
+	from := d.begun.Load()
+	for i := range d.fifths {
+		until := d.fifths[i].Load()
+		rates[i] = float64(n/5) / time.Duration(max(until-from, 1)).Seconds()
+		from = until
+	}
+	return rates
+}
 
 // decay is the rate of the last fifth over that of the second. The first has the start in it.
 func (d *drained) decay() float64 {

@@ -20,14 +20,15 @@ const (
 var fair = &scenario{
 	name:    "fair",
 	about:   "one job of a second task behind 10,000 jobs of 1 ms, 10 slots: its wait",
+	asks:    "Does one busy task keep another out?",
 	systems: queues,
 	run: func(ctx context.Context, t *trial) error {
 		s, ok := t.db.client.(seconder)
 		if !ok {
 			return errUnsupported
 		}
-		n := t.cfg.scaled(fairJobs)
-		if err := t.db.prepare(ctx, n); err != nil {
+		n := t.scaled(fairJobs)
+		if err := t.db.prepare(ctx, n, 0); err != nil {
 			return err
 		}
 		wait, err := t.waitOfSecond(ctx, n, s)

@@ -22,7 +22,10 @@ var gueSystem = &system{
 	open:  openGue,
 }
 
-const gueQueue = "bench"
+const (
+	gueQueue = "bench"
+	guePoll  = 10 * time.Millisecond
+)
 
 type gueClient struct {
 	url   string
@@ -70,8 +73,8 @@ func (c *gueClient) unfinished() string {
 	return "select exists(select from gue_jobs where queue = '" + gueQueue + "')"
 }
 
-func gueJob(sent int64) (*gue.Job, error) {
-	payload, err := json.Marshal(args{Sent: sent})
+func gueJob(a args) (*gue.Job, error) {
+	payload, err := json.Marshal(a)
 	return &gue.Job{Queue: gueQueue, Type: task, Args: payload}, err
 }
 
@@ -82,7 +85,7 @@ func (c *gueClient) insert(ctx context.Context, b batch) error {
 	jobs := make([]*gue.Job, b.n)
 	for i := range jobs {
 		var err error
-		if jobs[i], err = gueJob(0); err != nil {
+		if jobs[i], err = gueJob(args{Data: b.ballast()}); err != nil {
 			return err
 		}
 		if b.unserved {
@@ -93,7 +96,7 @@ func (c *gueClient) insert(ctx context.Context, b batch) error {
 }
 
 func (c *gueClient) enqueue(ctx context.Context, sent int64) error {
-	job, err := gueJob(sent)
+	job, err := gueJob(args{Sent: sent})
 	if err != nil {
 		return err
 	}
@@ -101,7 +104,11 @@ func (c *gueClient) enqueue(ctx context.Context, sent int64) error {
 }
 
 func (c *gueClient) work(ctx context.Context, w worker, h handler) (func() error, error) {
-	pool, err := openPool(ctx, c.url, w.slots)
+	conns, interval := w.slots, guePoll
+	if w.idle {
+		conns, interval = idleConns, 5*time.Second // its default
+	}
+	pool, err := openPool(ctx, c.url, conns)
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +118,7 @@ func (c *gueClient) work(ctx context.Context, w worker, h handler) (func() error
 		return nil, err
 	}
 	workers, err := gue.NewWorkerPool(queue, gue.WorkMap{task: gueWork(h)}, w.slots,
-		gue.WithPoolQueue(gueQueue), gue.WithPoolPollInterval(10*time.Millisecond),
+		gue.WithPoolQueue(gueQueue), gue.WithPoolPollInterval(interval),
 		gue.WithPoolPollStrategy(gue.RunAtPollStrategy),
 		// Or a worker that is asked to stop would roll back what it has just done.
 		gue.WithPoolGracefulShutdown(context.Background))

@@ -15,10 +15,11 @@ const heldJobs = 200_000
 var held = &scenario{
 	name:    "held",
 	about:   "200,000 no-op jobs while a snapshot is held; .clean without, .share of it, .decay: last fifth over the second",
-	systems: append([]*system{ceilingSystem}, bulkQueues...),
+	asks:    "Does an old snapshot, a backup perhaps, slow the queue down?",
+	systems: append([]*system{ceilingSystem, nofloorsSystem}, bulkQueues...),
 	warm:    true,
 	run: func(ctx context.Context, t *trial) error {
-		n := t.cfg.scaled(heldJobs)
+		n := t.scaled(heldJobs)
 		var clean, with *drained
 		steps := []func() error{
 			func() (err error) { clean, err = t.cleanDrain(ctx, n); return err },
@@ -29,8 +30,8 @@ var held = &scenario{
 				return err
 			}
 		}
-		t.measured("", with.rate(n), "jobs/s")
-		t.measured("clean", clean.rate(n), "jobs/s")
+		t.measured("", with.rate(n), "jobs/s", with.curve(n)...)
+		t.measured("clean", clean.rate(n), "jobs/s", clean.curve(n)...)
 		t.measured("share", with.rate(n)/clean.rate(n), "×")
 		t.measured("decay", with.decay(), "×")
 		return nil
@@ -38,14 +39,14 @@ var held = &scenario{
 }
 
 func (t *trial) cleanDrain(ctx context.Context, n int) (*drained, error) {
-	if err := t.db.prepare(ctx, n); err != nil {
+	if err := t.db.prepare(ctx, n, 0); err != nil {
 		return nil, err
 	}
 	return t.db.drain(ctx, n, t.slots(), nil)
 }
 
 func (t *trial) heldDrain(ctx context.Context, n int) (*drained, error) {
-	if err := t.db.prepare(ctx, n); err != nil {
+	if err := t.db.prepare(ctx, n, 0); err != nil {
 		return nil, err
 	}
 	holder, err := pgx.Connect(ctx, t.db.url)

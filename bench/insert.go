@@ -15,9 +15,10 @@ const insertJobs = 100_000
 var insert = &scenario{
 	name:    "insert",
 	about:   "bulk inserts, 1,000 a call; .keys: each job with a unique key",
+	asks:    "How fast do jobs get in, many at a time?",
 	systems: bulkQueues,
 	run: func(ctx context.Context, t *trial) error {
-		n := max(t.cfg.scaled(insertJobs)/perCall, 1) * perCall
+		n := max(t.scaled(insertJobs)/perCall, 1) * perCall
 		for _, keys := range []bool{false, true} {
 			part := map[bool]string{true: "keys"}[keys]
 			rate, err := t.insertRate(ctx, n, keys)

@@ -23,38 +23,39 @@ import (
 
 // A config is what the flags say. The sizes are those of scale 1.
 type config struct {
-	rounds    int
-	scale     float64
+	rounds    amount
+	scale     amount
 	url, bin  string
 	json      string
 	plot      string
+	profile   string
+	list      bool
+	from      []string
 	scenarios []string
 	systems   []string
 	batch     int            // of the ceiling
 	slots     map[string]int // by system
 }
 
-// scaled applies -scale to a size. The result is a multiple of five, so that a run can be cut
-// into fifths.
-func (c *config) scaled(n int) int {
-	return max(int(float64(n)*c.scale)/5*5, 5)
-}
-
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	var err error
-	if len(os.Args) == 4 && os.Args[1] == enqueuerArg {
-		err = enqueueOnDemand(ctx, os.Args[2], os.Args[3])
-	} else {
+	isChild, err := beChild(ctx, os.Args[1:])
+	if !isChild {
 		var cfg *config
 		switch cfg, err = parse(os.Args[1:], os.Stderr); {
 		case errors.Is(err, flag.ErrHelp):
 			return
 		case err != nil:
 			os.Exit(2)
+		case cfg.list:
+			list(os.Stdout)
+			return
+		case cfg.from != nil:
+			err = again(cfg, os.Stdout)
+		default:
+			err = run(ctx, cfg, os.Stdout)
 		}
-		err = run(ctx, cfg, os.Stdout)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -63,18 +64,36 @@ func main() {
 	}
 }
 
+// beChild does what a child is to do, if this process is one.
+func beChild(ctx context.Context, args []string) (bool, error) {
+	switch {
+	case len(args) != 3:
+		return false, nil
+	case args[0] == enqueuerArg:
+		return true, enqueueOnDemand(ctx, args[1], args[2])
+	case args[0] == peerArg:
+		return true, servePeer(ctx, args[1], args[2], os.Stdin, os.Stdout)
+	}
+	return false, nil
+}
+
 // parse reads the flags. Names of scenarios and systems that don't exist are refused: a run of
 // an hour must not end without what was asked for.
 func parse(args []string, out io.Writer) (*config, error) {
 	cfg := &config{slots: map[string]int{}}
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.SetOutput(out)
-	f.IntVar(&cfg.rounds, "n", 5, "rounds: how often everything is measured")
-	f.Float64Var(&cfg.scale, "scale", 1, "multiplies the number of jobs; 0.01 is a quick look, whose figures mean little")
+	cfg.rounds = amount{all: 5, whole: true}
+	f.Var(&cfg.rounds, "n", "rounds: how often everything is measured, or some scenarios: 5,idle=1 (default 5)")
+	cfg.scale = amount{all: 1}
+	f.Var(&cfg.scale, "scale", "multiplies the number of jobs, in all scenarios or in some: 0.01 is a quick look, whose figures mean little;\n1,retained=0.2 is everything, but fewer finished jobs (default 1)")
+	f.BoolVar(&cfg.list, "list", false, "list the scenarios, with the question that each answers, and measure nothing")
+	from := f.String("from", "", "comma-separated files of -json: measure nothing, but make the tables and the pictures of them together")
 	f.StringVar(&cfg.url, "url", "", "PostgreSQL to use (a superuser's address; databases named bench_* are dropped and made); if empty, a private durable server is started")
 	f.StringVar(&cfg.bin, "bin", "", "directory of the private server's binaries; if empty, they are looked for")
 	f.StringVar(&cfg.json, "json", "", "file for all values, settings and loads")
 	f.StringVar(&cfg.plot, "plot", "", "directory for pictures (SVG)")
+	f.StringVar(&cfg.profile, "profile", "", "directory for CPU profiles of this process, one for each scenario and system")
 	f.IntVar(&cfg.batch, "ceiling-batch", 1000, "jobs in a claim of the ceiling")
 	which := f.String("scenarios", "", "comma-separated; if empty, all:\n"+describeScenarios())
 	who := f.String("systems", "", "comma-separated; if empty, all: "+strings.Join(systemNames(), ", "))
@@ -91,6 +110,9 @@ func parse(args []string, out io.Writer) (*config, error) {
 			fmt.Fprintln(out, "bench:", err)
 		}
 	}
+	if *from != "" {
+		cfg.from = strings.Split(*from, ",")
+	}
 	for name, n := range slots {
 		cfg.slots[name] = *n
 	}
@@ -101,8 +123,8 @@ func (c *config) choose(which, who string, rest []string) (err error) {
 	if len(rest) > 0 {
 		return fmt.Errorf("unexpected argument %q", rest[0])
 	}
-	if c.rounds < 1 || c.scale <= 0 || c.batch < 1 {
-		return fmt.Errorf("-n %d, -scale %v and -ceiling-batch %d must be positive", c.rounds, c.scale, c.batch)
+	if c.batch < 1 {
+		return fmt.Errorf("-ceiling-batch %d must be positive", c.batch)
 	}
 	if c.scenarios, err = pick("scenario", which, scenarioNames()); err != nil {
 		return err

@@ -56,7 +56,7 @@ func (c *rebaseClient) insert(ctx context.Context, b batch) error {
 	}
 	items := make([]rebase.Item, b.n)
 	for i := range items {
-		items[i] = rebase.Item{Task: name, Payload: args{}}
+		items[i] = rebase.Item{Task: name, Payload: args{Data: b.ballast()}}
 		if b.keys {
 			items[i].Options = &rebase.EnqueueOptions{IdempotencyKey: strconv.FormatInt(c.keys.Add(1), 10)}
 		}

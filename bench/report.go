@@ -24,6 +24,8 @@ type measurement struct {
 	Unit     string  `json:"unit"`
 	Round    int     `json:"round"`
 	Load     string  `json:"load"`
+	// Curve is the rate of each fifth, where somebody asks how a drain went.
+	Curve []float64 `json:"curve,omitempty"`
 }
 
 // A report is what -json writes.
@@ -36,8 +38,8 @@ type report struct {
 	Postgres       string            `json:"postgres"`
 	ServerSettings []string          `json:"server_settings"`
 	Systems        map[string]string `json:"systems"`
-	Rounds         int               `json:"rounds"`
-	Scale          float64           `json:"scale"`
+	Rounds         string            `json:"rounds"`
+	Scale          string            `json:"scale"`
 	LoadAtStart    string            `json:"load_at_start"`
 	LoadAtEnd      string            `json:"load_at_end"`
 	Measurements   []measurement     `json:"measurements"`
@@ -71,11 +73,13 @@ type summary struct {
 	Max      float64 `json:"max"`
 	// Ratio is rebase's median over this one, 0 if there is none. Of times less is better.
 	Ratio float64 `json:"rebase_ratio,omitempty"`
+	// Curve has the medians of the rounds' curves.
+	Curve []float64 `json:"curve,omitempty"`
 }
 
 // summarise keeps the order in which scenarios and systems first came.
 func summarise(all []measurement) []summary {
-	values := map[[2]string][]float64{}
+	values, curves := map[[2]string][]float64{}, map[[2]string][][]float64{}
 	var sums []summary
 	for _, m := range all {
 		key := [2]string{m.Scenario, m.System}
@@ -83,6 +87,9 @@ func summarise(all []measurement) []summary {
 			sums = append(sums, summary{Scenario: m.Scenario, System: m.System, Unit: m.Unit})
 		}
 		values[key] = append(values[key], m.Value)
+		if m.Curve != nil {
+			curves[key] = append(curves[key], m.Curve)
+		}
 	}
 	rebase := map[string]float64{}
 	for i := range sums {
@@ -93,7 +100,7 @@ func summarise(all []measurement) []summary {
 		for j := range v {
 			off[j] = math.Abs(v[j] - s.Median)
 		}
-		s.MAD = median(off)
+		s.MAD, s.Curve = median(off), medianCurve(curves[[2]string{s.Scenario, s.System}])
 		if s.System == rebaseSystem.name {
 			rebase[s.Scenario] = s.Median
 		}
@@ -116,6 +123,22 @@ func byScenario(sums []summary) []summary {
 	}
 	slices.SortStableFunc(sums, func(a, b summary) int { return first[a.Scenario] - first[b.Scenario] })
 	return sums
+}
+
+// medianCurve is the median of each point.
+func medianCurve(curves [][]float64) []float64 {
+	if len(curves) == 0 {
+		return nil
+	}
+	mid := make([]float64, len(curves[0]))
+	for i := range mid {
+		at := make([]float64, 0, len(curves))
+		for _, c := range curves {
+			at = append(at, c[i])
+		}
+		mid[i] = median(at)
+	}
+	return mid
 }
 
 func median(values []float64) float64 {

@@ -10,6 +10,7 @@ const retainedJobs = 5_000_000
 var retained = &scenario{
 	name:    "retained",
 	about:   "the drain over 5,000,000 finished jobs; .clean without them, .share of it",
+	asks:    "Do finished jobs that are kept slow it down?",
 	systems: append([]*system{ceilingSystem}, bulkQueues...),
 	warm:    true,
 	setup: func(ctx context.Context, t *trial) (err error) {
@@ -20,10 +21,10 @@ var retained = &scenario{
 		if t.other, err = t.newDatabase(ctx, "retained.clean", t.system); err != nil {
 			return err
 		}
-		return r.retain(ctx, t.cfg.scaled(retainedJobs))
+		return r.retain(ctx, t.scaled(retainedJobs))
 	},
 	run: func(ctx context.Context, t *trial) error {
-		n := t.cfg.scaled(drainJobs)
+		n := t.scaled(drainJobs)
 		rates := map[*database]float64{}
 		order := []*database{t.db, t.other}
 		for i := range order {
@@ -48,7 +49,7 @@ func (t *trial) drainKept(ctx context.Context, db *database, n int) (float64, er
 			return 0, err
 		}
 	}
-	if err := db.fill(ctx, n); err != nil {
+	if err := db.fill(ctx, n, 0); err != nil {
 		return 0, err
 	}
 	if err := db.settle(ctx); err != nil {

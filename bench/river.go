@@ -1,6 +1,6 @@
 package main
 
-// River: InsertManyFast (COPY) for bulk, the smallest FetchCooldown that it allows, the
+// River: InsertManyFast (COPY) for bulk, InsertMany where a key may be a duplicate, the smallest FetchCooldown that it allows, the
 // FetchPollInterval of its own benchmark, and no time limit for attempts, which saves it a timer
 // a job. Its client has a pool of its own, apart from the one that enqueues.
 
@@ -21,7 +21,7 @@ import (
 var riverSystem = &system{
 	name:  "river",
 	slots: 500,
-	about: "v0.51.0; FetchCooldown 1 ms, FetchPollInterval 20 ms, JobTimeout -1, pool of 20 for its worker; InsertManyFast",
+	about: "v0.51.0; FetchCooldown 1 ms, FetchPollInterval 20 ms, JobTimeout -1, pool of 20 for its worker; InsertManyFast, with keys InsertMany",
 	open:  openRiver,
 }
 
@@ -68,7 +68,7 @@ func (c *riverClient) unfinished() string {
 func (c *riverClient) insert(ctx context.Context, b batch) error {
 	params := make([]river.InsertManyParams, b.n)
 	for i := range params {
-		params[i].Args = args{}
+		params[i].Args = args{Data: b.ballast()}
 		if b.keys {
 			params[i].Args = args{Sent: c.keys.Add(1)}
 			params[i].InsertOpts = &river.InsertOpts{UniqueOpts: river.UniqueOpts{ByArgs: true}}
@@ -76,6 +76,11 @@ func (c *riverClient) insert(ctx context.Context, b batch) error {
 		if b.unserved {
 			params[i].InsertOpts = &river.InsertOpts{Queue: unservedTask}
 		}
+	}
+	if b.keys {
+		// InsertManyFast would fail as a whole with the first duplicate.
+		_, err := c.inserter.InsertMany(ctx, params)
+		return err
 	}
 	_, err := c.inserter.InsertManyFast(ctx, params)
 	return err
@@ -103,7 +108,11 @@ func (w *riverWorker) Work(_ context.Context, job *river.Job[args]) error {
 }
 
 func (c *riverClient) work(ctx context.Context, what worker, h handler) (func() error, error) {
-	pool, err := openPool(ctx, c.url, riverPool)
+	conns, cooldown, poll := riverPool, time.Millisecond, 20*time.Millisecond
+	if what.idle {
+		conns, cooldown, poll = idleConns, 0, 0 // its defaults: 100 ms and 1 s
+	}
+	pool, err := openPool(ctx, c.url, conns)
 	if err != nil {
 		return nil, err
 	}
@@ -114,8 +123,8 @@ func (c *riverClient) work(ctx context.Context, what worker, h handler) (func() 
 		queues[secondTask] = river.QueueConfig{MaxWorkers: what.slots}
 	}
 	w, err := river.NewClient(riverpgxv5.New(pool), &river.Config{
-		FetchCooldown:     time.Millisecond,
-		FetchPollInterval: 20 * time.Millisecond,
+		FetchCooldown:     cooldown,
+		FetchPollInterval: poll,
 		JobTimeout:        -1,
 		Logger:            slog.New(slog.DiscardHandler),
 		Queues:            queues,

@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -48,15 +49,9 @@ func (b *bench) conclude() error {
 	b.Ended, b.LoadAtEnd = time.Now(), loadAverage()
 	b.Summaries = summarise(b.Measurements)
 	fmt.Fprintf(b.out, "\n# load average at the end: %s\n\n", b.LoadAtEnd)
-	writeTable(b.out, b.Summaries)
-	fmt.Fprintln(b.out)
-	writeVerdicts(b.out, b.Summaries)
-	var err error
+	err := show(b.out, b.cfg.plot, b.Summaries)
 	if b.cfg.json != "" {
-		err = b.write(b.cfg.json)
-	}
-	if b.cfg.plot != "" {
-		err = errors.Join(err, plotAll(b.cfg.plot, b.Summaries))
+		err = errors.Join(err, b.write(b.cfg.json))
 	}
 	if b.failures > 0 {
 		err = errors.Join(err, fmt.Errorf("%d measurements failed", b.failures))
@@ -64,10 +59,42 @@ func (b *bench) conclude() error {
 	return err
 }
 
+// show prints the tables and draws the pictures.
+func show(out io.Writer, dir string, sums []summary) error {
+	writeTable(out, sums)
+	fmt.Fprintln(out)
+	writeVerdicts(out, sums)
+	if dir == "" {
+		return nil
+	}
+	return plotAll(dir, sums)
+}
+
+// again shows what earlier runs have measured, as if it had been one run. Their files say
+// whether that is fair: the same machine, server and settings.
+func again(cfg *config, out io.Writer) error {
+	var all []measurement
+	for _, path := range cfg.from {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		var r report
+		if err := json.Unmarshal(data, &r); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		fmt.Fprintf(out, "# %s: %s, %d CPUs, %s, %s, %s rounds, scale %s, load average %s to %s\n",
+			path, r.Platform, r.CPUs, r.GoVersion, r.Postgres, r.Rounds, r.Scale, r.LoadAtStart, r.LoadAtEnd)
+		all = append(all, r.Measurements...)
+	}
+	fmt.Fprintln(out)
+	return show(out, cfg.plot, summarise(all))
+}
+
 // describe prints and keeps everything that a figure depends on.
 func (b *bench) describe(ctx context.Context) error {
 	b.Started, b.LoadAtStart = time.Now(), loadAverage()
-	b.Rounds, b.Scale, b.GoVersion, b.CPUs = b.cfg.rounds, b.cfg.scale, runtime.Version(), runtime.NumCPU()
+	b.Rounds, b.Scale, b.GoVersion, b.CPUs = b.cfg.rounds.String(), b.cfg.scale.String(), runtime.Version(), runtime.NumCPU()
 	b.Platform = runtime.GOOS + "/" + runtime.GOARCH
 	if err := b.admin.QueryRow(ctx, "select version()").Scan(&b.Postgres); err != nil {
 		return err
@@ -85,7 +112,7 @@ order by name`)
 		return err
 	}
 	b.Systems = map[string]string{}
-	fmt.Fprintf(b.out, "# %s, %d CPUs, %s, GOMAXPROCS %d, load average %s\n# %s\n# %s\n# %d rounds, scale %v\n",
+	fmt.Fprintf(b.out, "# %s, %d CPUs, %s, GOMAXPROCS %d, load average %s\n# %s\n# %s\n# %s rounds, scale %s\n",
 		b.Platform, b.CPUs, b.GoVersion, runtime.GOMAXPROCS(0), b.LoadAtStart, b.Postgres,
 		strings.Join(b.ServerSettings, "; "), b.Rounds, b.Scale)
 	for _, name := range b.cfg.systems {

@@ -19,6 +19,7 @@ import (
 type scenario struct {
 	name    string
 	about   string
+	asks    string // the question
 	systems []*system
 	warm    bool // drain once, unmeasured, before anything else
 	// setup, if not nil, is done once for each system, before the first round.
@@ -29,6 +30,7 @@ type scenario struct {
 // allScenarios in order of importance.
 var allScenarios = []*scenario{
 	drain, drain5, held, enqueue, insert, wake, work1ms, work100ms, retained, backlog, fair, latency20,
+	payload, multi, idle, memory,
 }
 
 func scenarioNames() []string {
@@ -47,6 +49,17 @@ func describeScenarios() string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
+// list says which scenario answers what, and of whom.
+func list(out io.Writer) {
+	for _, s := range allScenarios {
+		var who []string
+		for _, sys := range s.systems {
+			who = append(who, sys.name)
+		}
+		fmt.Fprintf(out, "%-10s %s\n%-10s %s\n%-10s %s\n\n", s.name, s.asks, "", s.about, "", strings.Join(who, ", "))
+	}
+}
+
 // A bench is one run of the program.
 type bench struct {
 	cfg   *config
@@ -63,11 +76,15 @@ type trial struct {
 	system   *system
 	db       *database
 	other    *database // a second one, if the scenario's setup makes it
+	children []*child  // if the scenario's setup starts some
 	round    int
 	failed   bool
 }
 
 func (t *trial) Close() {
+	for _, c := range t.children {
+		c.close()
+	}
 	for _, db := range []*database{t.db, t.other} {
 		if db != nil {
 			db.Close()
@@ -75,21 +92,27 @@ func (t *trial) Close() {
 	}
 }
 
+// scaled applies -scale to a size. The result is a multiple of five, so that a run can be cut
+// into fifths.
+func (t *trial) scaled(n int) int { return max(int(float64(n)*t.scale())/5*5, 5) }
+
+func (t *trial) scale() float64 { return t.cfg.scale.of(t.scenario.name) }
+
 // slots is the concurrency at which the system is at its best.
 func (t *trial) slots() int {
-	if t.system == ceilingSystem {
+	if t.system == ceilingSystem || t.system == nofloorsSystem {
 		return t.cfg.batch
 	}
 	return t.cfg.slots[t.system.name]
 }
 
 // measured records a value. part says what of the scenario it is; "" is the scenario itself.
-func (t *trial) measured(part string, value float64, unit string) {
+func (t *trial) measured(part string, value float64, unit string, curve ...float64) {
 	name := t.scenario.name
 	if part != "" {
 		name += "." + part
 	}
-	t.add(t.out, measurement{Scenario: name, System: t.system.name, Value: value, Unit: unit, Round: t.round, Load: loadAverage()})
+	t.add(t.out, measurement{Scenario: name, System: t.system.name, Value: value, Unit: unit, Round: t.round, Load: loadAverage(), Curve: curve})
 }
 
 func (b *bench) play(ctx context.Context, s *scenario) error {
@@ -110,7 +133,7 @@ func (b *bench) play(ctx context.Context, s *scenario) error {
 			t.fail(err)
 		}
 	}
-	for round := 1; round <= b.cfg.rounds; round++ {
+	for round := 1; round <= int(b.cfg.rounds.of(s.name)); round++ {
 		order := slices.Clone(trials)
 		if round%2 == 0 {
 			slices.Reverse(order)
@@ -119,7 +142,7 @@ func (b *bench) play(ctx context.Context, s *scenario) error {
 			if t.round = round; t.failed {
 				continue
 			}
-			if err := s.run(ctx, t); err != nil {
+			if err := t.profiled(func() error { return s.run(ctx, t) }); err != nil {
 				t.fail(err)
 			}
 			if err := ctx.Err(); err != nil {
@@ -150,8 +173,8 @@ func (t *trial) begin(ctx context.Context) (err error) {
 const warmJobs = 20_000
 
 func (t *trial) warm(ctx context.Context) error {
-	n := t.cfg.scaled(warmJobs)
-	if err := t.db.prepare(ctx, n); err != nil {
+	n := t.scaled(warmJobs)
+	if err := t.db.prepare(ctx, n, 0); err != nil {
 		return err
 	}
 	if _, err := t.db.drain(ctx, n, t.slots(), nil); err != nil {

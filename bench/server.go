@@ -140,10 +140,10 @@ func (db *database) empty(ctx context.Context) error {
 // perCall is how many jobs a bulk insert makes with one call.
 const perCall = 1000
 
-// fill inserts n jobs.
-func (db *database) fill(ctx context.Context, n int) error {
+// fill inserts n jobs, with ballast of as many bytes on average.
+func (db *database) fill(ctx context.Context, n, bytes int) error {
 	for ; n > 0; n -= perCall {
-		if err := db.insert(ctx, batch{n: min(n, perCall)}); err != nil {
+		if err := db.insert(ctx, batch{n: min(n, perCall), bytes: bytes}); err != nil {
 			return fmt.Errorf("fill: %w", err)
 		}
 	}
@@ -160,11 +160,11 @@ func (db *database) settle(ctx context.Context) error {
 }
 
 // prepare is what comes before a drain.
-func (db *database) prepare(ctx context.Context, n int) error {
+func (db *database) prepare(ctx context.Context, n, bytes int) error {
 	if err := db.empty(ctx); err != nil {
 		return err
 	}
-	if err := db.fill(ctx, n); err != nil {
+	if err := db.fill(ctx, n, bytes); err != nil {
 		return err
 	}
 	return db.settle(ctx)

@@ -8,13 +8,17 @@ package main
 
 import (
 	"context"
+	crand "crypto/rand"
+	"encoding/base64"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 )
 
 // args is every job's payload.
 type args struct {
-	Sent int64 `json:"sent"` // when it was enqueued, in nanoseconds; 0 if nobody asks
+	Sent int64  `json:"sent"`           // when it was enqueued, in nanoseconds; 0 if nobody asks
+	Data string `json:"data,omitempty"` // ballast
 }
 
 // Kind is what River wants of a payload.
@@ -51,13 +55,30 @@ type batch struct {
 	n        int
 	keys     bool // each job with a key that makes it unique
 	unserved bool // of a task (or in a queue) that no worker serves
+	bytes    int  // mean size of the payload's ballast; 0 for none
+}
+
+// ballast is what a job's payload carries: random, or the server would compress it, and of
+// random length, from half the mean to one and a half of it.
+func (b batch) ballast() string {
+	if b.bytes == 0 {
+		return ""
+	}
+	raw := make([]byte, (b.bytes/2+rand.IntN(b.bytes+1))*3/4)
+	_, _ = crand.Read(raw) // never fails
+	return base64.StdEncoding.EncodeToString(raw)
 }
 
 // A worker is what is asked of one.
 type worker struct {
-	slots  int
-	second bool // serve the second task too
+	slots   int
+	second  bool // serve the second task too
+	workers int  // that many of them, where a child can be asked for it
+	idle    bool // there will be no job: few connections, and the polling of the system's defaults
 }
+
+// idleConns is the pool of an idle worker.
+const idleConns = 3
 
 // A seconder can make a job of a second task, which a worker may serve beside the first. Where
 // tasks stand in one line, whatever they are, the user's means is a second queue, and so it is
@@ -79,12 +100,13 @@ type system struct {
 	name  string
 	slots int // its best concurrency with quick handlers; 0 if it has no choice
 	about string
+	node  string // its name in node/peer.mjs, if that is where its workers run
 	open  func(ctx context.Context, url string, conns int) (client, error)
 }
 
 // allSystems in the order of the tables. conns is the size of the pool for enqueues.
 var allSystems = []*system{
-	rebaseSystem, ceilingSystem, riverSystem, gueSystem, graphileSystem, pgbossSystem, plainInsert, plainNotify,
+	rebaseSystem, ceilingSystem, nofloorsSystem, riverSystem, gueSystem, graphileSystem, pgbossSystem, plainInsert, plainNotify,
 }
 
 // queues are those whose handlers run in this process, bulkQueues all that can be drained.

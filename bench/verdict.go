@@ -39,8 +39,10 @@ var targets = []target{
 	{scenario: "latency20.trips", most: 0.05},
 	{scenario: "work1ms.busy", least: 0.95},
 	{scenario: "work100ms.busy", least: 0.95},
+	{scenario: "work100ms", least: 0.95 * workSlots * 10}, // of what sleeping 100 ms allows
 	{scenario: "backlog.share", least: 0.90},
 	{scenario: "fair", most: 50},
+	{scenario: "memory", most: 64},
 }
 
 func writeVerdicts(out io.Writer, sums []summary) {

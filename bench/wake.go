@@ -22,12 +22,13 @@ const wakeJobs = 300
 var wake = &scenario{
 	name:    "wake",
 	about:   "300 single jobs enqueued by another process while the worker is idle: time to the handler, .p50 .p95 .p99",
+	asks:    "How soon does an idle worker begin a job?",
 	systems: queues,
 	run: func(ctx context.Context, t *trial) error {
 		if err := t.db.empty(ctx); err != nil {
 			return err
 		}
-		times, err := t.wakes(ctx, t.cfg.scaled(wakeJobs))
+		times, err := t.wakes(ctx, t.scaled(wakeJobs))
 		if err != nil {
 			return err
 		}

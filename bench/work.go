@@ -21,11 +21,12 @@ func workScenario(name, about string, takes time.Duration, jobs int) *scenario {
 	return &scenario{
 		name:    name,
 		about:   about,
+		asks:    "Are all slots busy while handlers take time?",
 		systems: queues,
 		warm:    true,
 		run: func(ctx context.Context, t *trial) error {
-			n := t.cfg.scaled(jobs)
-			if err := t.db.prepare(ctx, n); err != nil {
+			n := t.scaled(jobs)
+			if err := t.db.prepare(ctx, n, 0); err != nil {
 				return err
 			}
 			var spent atomic.Int64
