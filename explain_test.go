@@ -21,7 +21,7 @@ import (
 	"github.com/rebasejobs/rebase"
 )
 
-var update = flag.Bool("update", false, "write the generated part of docs/explain.md")
+var update = flag.Bool("update", false, "write what is generated: the end of docs/explain.md, api/*.txt")
 
 // The job that all sentences are about.
 const invoice = 4711
