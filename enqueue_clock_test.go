@@ -77,7 +77,8 @@ func TestQ47EveryTimeInTheTableIsTheServersToTheMicrosecond(t *testing.T) {
 	d.exec(`select rebase.enqueue('later', '{"delay": "3 h"}', delay => '3 h')`)
 	d.exec(`select rebase.enqueue_many('[{"task": "later", "payload": {"delay": "3 h"}, "delay": "3 h"}, {"task": "later"}]')`)
 
-	w := rebase.NewWorker(d.q, &rebase.WorkerOptions{VisibilityTimeout: 7 * time.Minute, Backoff: func(int) time.Duration { return time.Hour }})
+	// A slot for each: the start of a job that was claimed ahead is reckoned back from its end.
+	w := rebase.NewWorker(d.q, &rebase.WorkerOptions{Concurrency: 10, VisibilityTimeout: 7 * time.Minute, Backoff: func(int) time.Duration { return time.Hour }})
 	for task, end := range map[string]error{"ok": nil, "fail": errors.New("x"), "retry after": rebase.RetryAfter(2*time.Hour, errors.New("x")),
 		"snooze": rebase.Snooze(2 * time.Hour), "dead": rebase.Permanent(errors.New("x")), "cancel": rebase.ErrCancelled} {
 		w.Register(task, func(context.Context, *rebase.Job) error { return end }, nil)
