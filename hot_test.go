@@ -90,10 +90,18 @@ func TestEveryClaimAndEveryRenewalIsHOT(t *testing.T) {
 	s.Disconnect() // which makes the backend report
 	require.EqualValues(t, n, untilChanged(t, pool, before, n), "claims that are HOT")
 
-	before = changes(t, pool)
-	require.NoError(t, s.Renew())
-	s.Disconnect()
-	require.EqualValues(t, n, untilChanged(t, pool, before, n), "renewals that are HOT")
+	// A page must be pruned for them, which a snapshot of that moment (autovacuum looks at the new
+	// tables) puts off: then the next renewal is.
+	hot := int64(0)
+	for range 5 {
+		before = changes(t, pool)
+		require.NoError(t, s.Renew())
+		s.Disconnect()
+		if hot = untilChanged(t, pool, before, n); hot == n {
+			break
+		}
+	}
+	require.EqualValues(t, n, hot, "renewals that are HOT")
 }
 
 // The same in a worker at work: of a drain of 4,000 jobs all claims are HOT; the results
