@@ -52,15 +52,15 @@ func changes(t *testing.T, pool *pgxpool.Pool) (c change) {
 }
 
 // untilChanged waits until the statistics tell of so many more updates, requires that there are
-// no more, and returns how many of them were HOT.
-func untilChanged(t *testing.T, pool *pgxpool.Pool, before change, updates int64) (hot int64) {
+// no more, but for some that may be, and returns how many of them were HOT.
+func untilChanged(t *testing.T, pool *pgxpool.Pool, before change, updates, maybe int64) (hot int64) {
 	t.Helper()
 	var now change
 	require.Eventually(t, func() bool {
 		now = changes(t, pool)
 		return now.updates-before.updates >= updates
 	}, soonEnough, 50*time.Millisecond, "%d more updates", updates)
-	require.Equal(t, updates, now.updates-before.updates)
+	require.LessOrEqual(t, now.updates-before.updates, updates+maybe)
 	return now.hot - before.hot
 }
 
@@ -88,7 +88,7 @@ func TestEveryClaimAndEveryRenewalIsHOT(t *testing.T) {
 		}
 	}
 	s.Disconnect() // which makes the backend report
-	require.EqualValues(t, n, untilChanged(t, pool, before, n), "claims that are HOT")
+	require.EqualValues(t, n, untilChanged(t, pool, before, n, 0), "claims that are HOT")
 
 	// A page must be pruned for them, which a snapshot of that moment (autovacuum looks at the new
 	// tables) puts off: then the next renewal is.
@@ -97,7 +97,7 @@ func TestEveryClaimAndEveryRenewalIsHOT(t *testing.T) {
 		before = changes(t, pool)
 		require.NoError(t, s.Renew())
 		s.Disconnect()
-		if hot = untilChanged(t, pool, before, n); hot == n {
+		if hot = untilChanged(t, pool, before, n, 0); hot == n {
 			break
 		}
 	}
@@ -118,6 +118,7 @@ func TestEveryClaimOfADrainIsHOT(t *testing.T) {
 	// What a busy machine makes the worker give back is claimed again: each claim counts as a run.
 	var claims int64
 	require.NoError(t, pool.QueryRow(t.Context(), "select sum(runs) from rebase.jobs").Scan(&claims))
-	hot := untilChanged(t, pool, before, 2*claims)
+	// The worker's first renewal, right after its start, meets what has been claimed by then.
+	hot := untilChanged(t, pool, before, 2*claims, 500)
 	require.GreaterOrEqual(t, hot, claims*98/100, fmt.Sprintf("of %d claims", claims))
 }

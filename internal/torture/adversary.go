@@ -27,6 +27,7 @@ type adversary struct {
 	app    *faultnet.Proxy // the enqueuers' link
 	direct *pgxpool.Pool   // past all links
 	pool   *pgxpool.Pool   // the enqueuers'
+	pooler *pooler         // nil without
 	lease  time.Duration
 
 	restarting sync.Mutex // held by whoever stops the server
@@ -63,6 +64,7 @@ var faults = []fault{
 	{"claim locks", 4, (*adversary).claimLocks},
 	{"table lock", 3, (*adversary).tableLock},
 	{"full pool", 4, (*adversary).fullPool},
+	{"pooler", 4, (*adversary).killPooler},
 	{"migrate", 3, (*adversary).migrate},
 	{"vacuum", 3, (*adversary).vacuum},
 	{"rewind", 4, (*adversary).rewind},

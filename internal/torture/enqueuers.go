@@ -110,7 +110,7 @@ func (e *enqueuers) transaction(ctx context.Context, r *rand.Rand, items []item)
 	if err != nil {
 		return rolledBack
 	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // after a commit it does nothing
+	defer rollBack(ctx, tx)
 	if err := e.insert(ctx, tx, r.IntN(3), items); err != nil {
 		return rolledBack
 	}
@@ -127,6 +127,14 @@ func (e *enqueuers) transaction(ctx context.Context, r *rand.Rand, items []item)
 		return unknown
 	}
 	return committed
+}
+
+// rollBack takes a transaction back, unless it was committed. It doesn't end with ctx, and
+// not never either: the connection may be one that nobody answers on any more.
+func rollBack(ctx context.Context, tx pgx.Tx) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	_ = tx.Rollback(ctx) // a connection that broke has done it
 }
 
 // insert goes one of three ways: job by job, all at once, or by the function for SQL.

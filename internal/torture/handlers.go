@@ -138,7 +138,7 @@ func (h *handlers) complete(ctx context.Context, job *rebase.Job, does string, w
 	if err != nil {
 		return came(ctx, err)
 	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // after a commit it does nothing
+	defer rollBack(ctx, tx)
 	child := job.Fence%2 == 0
 	if _, err := tx.Exec(ctx, "insert into torture.effects (job, fence, child) values ($1, $2, $3)", job.ID, job.Fence, child); err != nil {
 		return came(ctx, err)

@@ -132,7 +132,7 @@ func (r *run) open(ctx context.Context) (err error) {
 		return err
 	}
 	r.fleet = startFleet(r.record, r.dir, slots)
-	r.adv = &adversary{record: r.record, server: r.server, fleet: r.fleet, app: appLink, direct: r.direct, pool: r.app, lease: r.Visibility}
+	r.adv = &adversary{record: r.record, server: r.server, fleet: r.fleet, app: appLink, direct: r.direct, pool: r.app, pooler: r.pooler, lease: r.Visibility}
 	return nil
 }
 

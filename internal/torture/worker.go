@@ -54,7 +54,7 @@ var tasks = []string{taskShort, taskLong, taskTimed, taskLaned, taskKeyed, taskS
 const (
 	// Other tasks' timeout: how long a handler may hang on a connection of its own that lies in a
 	// black hole. It must fit into the time in which the queue has to be empty (patience).
-	longest      = 15 * time.Second
+	longest      = 8 * time.Second
 	timedOut     = 1500 * time.Millisecond
 	laneLimit    = 2
 	keepFor      = 4 * time.Second // succeeded and cancelled jobs
