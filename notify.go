@@ -63,6 +63,10 @@ const (
 	awakeFor   = 20 * time.Millisecond
 )
 
+// errListenURL stands for the parser's own error, and for the look-up of what it took for a host:
+// either could tell of a password.
+var errListenURL = errors.New("the address for LISTEN can't be parsed (in a URL, special characters of the password are written as %40 and so on)")
+
 // errUnproven: LISTEN succeeded, but a notification that was sent did not arrive.
 var errUnproven = errors.New("no notification arrives: a transaction pooler, or another database (set ListenURL or DATABASE_DIRECT_URL)")
 
@@ -89,7 +93,14 @@ func (w *Worker) listenConnect() func(context.Context) (*pgx.Conn, error) {
 	case w.opts.Listen != nil:
 		return w.opts.Listen
 	case url != "":
-		return func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, url) }
+		return func(ctx context.Context) (*pgx.Conn, error) {
+			config, err := pgx.ParseConfig(url)
+			address, _, _ := strings.Cut(url, "?")
+			if err != nil || strings.Contains(url, "://") && strings.Count(address, "@") > 1 {
+				return nil, errListenURL
+			}
+			return pgx.ConnectConfig(ctx, config)
+		}
 	}
 	return poolConnect(w.q.pool, nil)
 }

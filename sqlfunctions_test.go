@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"strings"
 	"testing"
 	"time"
 
@@ -324,4 +325,31 @@ func TestN1NeverAllowsTwoPhaseCommit(t *testing.T) {
 	require.Zero(t, d.jobs())
 	d.exec(`commit prepared '` + name + `'`)
 	require.Equal(t, 2, d.jobs())
+}
+
+// J23, J24: what a worker could not read again is refused, by either function: a row like that would
+// stop everybody's claims.
+func TestJ23EnqueueInSQLRefusesWhatNobodyCouldRead(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	for bad, state := range map[string]string{
+		`payload => ('[' || repeat('1e131071,', 9000) || '1]')::jsonb`: "54000",
+		`payload => ('[' || repeat('1e131071,', 8) || '1]')::jsonb`:    "54000",
+		`payload => to_jsonb(repeat('x', 1048576))`:                    "54000",
+		`meta => '[1]'`:      "22023",
+		`meta => '"text"'`:   "22023",
+		`meta => 'null'`:     "22023",
+		`meta => '{"a": 1}'`: "22023",
+		`meta => jsonb_build_object('a', repeat('x', 16384))`: "54000",
+	} {
+		_, err := d.pool.Exec(t.Context(), `select rebase.enqueue('t', `+bad+`)`)
+		requireState(t, err, state)
+		name, value, _ := strings.Cut(bad, " => ")
+		_, err = d.pool.Exec(t.Context(), `select rebase.enqueue_many(jsonb_build_array(jsonb_build_object('task', 't', '`+name+`', `+value+`::jsonb)))`)
+		if bad != `meta => 'null'` { // as a field of an object it is no meta
+			requireState(t, err, state)
+		}
+	}
+	require.LessOrEqual(t, d.jobs(), 1)
+	d.exec(`select rebase.enqueue('t', payload => to_jsonb(repeat('x', 1048574)), meta => '{}')`)
 }

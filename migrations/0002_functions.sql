@@ -4,6 +4,36 @@
 -- search_path says, they mean what they say.
 
 -- +goose StatementBegin
+-- Returns the payload, unless a worker could not read the row again: jsonb stores 1e131071 in ten
+-- bytes and prints it as 131,072. So the caps, those of Queue.Enqueue by default, hold for what
+-- comes back.
+create function rebase.checked(payload jsonb, meta jsonb) returns jsonb
+  language plpgsql immutable
+  set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if octet_length(payload::text) > 1048576 then
+    raise exception 'payload: it has more than 1 MiB, with its numbers written out'
+      using errcode = 'program_limit_exceeded';
+  end if;
+  if jsonb_typeof(meta) <> 'object' then
+    raise exception 'meta: it is no object, but of type %', jsonb_typeof(meta)
+      using errcode = 'invalid_parameter_value';
+  end if;
+  if exists (select from jsonb_each(meta) e where jsonb_typeof(e.value) <> 'string') then
+    raise exception 'meta: its values must be strings'
+      using errcode = 'invalid_parameter_value';
+  end if;
+  if octet_length(meta::text) > 16384 then
+    raise exception 'meta: it has more than 16 KiB'
+      using errcode = 'program_limit_exceeded';
+  end if;
+  return payload;
+end
+$$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
 -- Makes a job and returns its id, or null if an unfinished job of the task has the key.
 -- It runs with its owner's rights, so that a role can be allowed to enqueue and nothing
 -- else; nobody but the owner may call it until it is granted.
@@ -22,7 +52,7 @@ create function rebase.enqueue(
 begin atomic
   with made as (
     insert into rebase.jobs as j (task, lane, payload, meta, run_at, max_attempts, idempotency_key, key_hash)
-    values (enqueue.task, coalesce(enqueue.lane, ''), coalesce(enqueue.payload, 'null'), enqueue.meta,
+    values (enqueue.task, coalesce(enqueue.lane, ''), rebase.checked(coalesce(enqueue.payload, 'null'), enqueue.meta), enqueue.meta,
       coalesce(enqueue.run_at, statement_timestamp() + coalesce(enqueue.delay, '0')), coalesce(enqueue.max_attempts, 3),
       nullif(enqueue.idempotency_key, ''), substring(sha256(convert_to(nullif(enqueue.idempotency_key, ''), 'UTF8')) from 1 for 16))
     on conflict (task, key_hash) where finished_at is null and key_hash is not null do nothing
@@ -48,7 +78,7 @@ begin atomic
       task text, payload jsonb, run_at timestamptz, delay interval, max_attempts integer, idempotency_key text, lane text, meta jsonb)
   ), made as (
     insert into rebase.jobs as j (id, task, lane, payload, meta, run_at, max_attempts, idempotency_key, key_hash)
-    select i.new_id, i.task, coalesce(i.lane, ''), coalesce(i.payload, 'null'), i.meta,
+    select i.new_id, i.task, coalesce(i.lane, ''), rebase.checked(coalesce(i.payload, 'null'), i.meta), i.meta,
       coalesce(i.run_at, statement_timestamp() + coalesce(i.delay, '0')), coalesce(i.max_attempts, 3), nullif(i.idempotency_key, ''), i.hash
     from item i
     order by i.task, i.hash, i.ord
