@@ -95,6 +95,9 @@ func (r *run) open(ctx context.Context) (err error) {
 	// the disk itself.
 	r.server, err = pgserver.Start(ctx, pgserver.Config{BinDir: r.Binaries, Settings: map[string]string{
 		"synchronous_commit": "on", "max_connections": "100", "log_min_messages": "fatal", "deadlock_timeout": "500ms",
+		// A transaction whose client has vanished without a word keeps its locks, that of
+		// CompleteTx too, until the server ends it; the documentation says to let it.
+		"idle_in_transaction_session_timeout": "10s",
 	}})
 	if err != nil {
 		return err
