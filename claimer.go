@@ -1,8 +1,11 @@
 package rebase
 
 import (
+	"errors"
 	"slices"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // The claimer decides when to claim, how much and of what. While claims find jobs it
@@ -86,6 +89,7 @@ type plan struct {
 // claimLoop runs until the engine claims nothing more.
 func (e *engine) claimLoop() {
 	var again redial
+	locked := 0 // claims in a row that met a lock
 	for {
 		p, wait, stop := e.plan(time.Now())
 		if stop {
@@ -100,18 +104,32 @@ func (e *engine) claimLoop() {
 			e.fallAsleep()
 			e.reachable(&e.claimsAway, nil)
 			again.reset()
+			locked = 0
 			continue
 		}
 		e.mu.Lock()
 		e.dropFloors()
 		e.look.at = time.Time{}
 		e.mu.Unlock()
+		if locked++; isLockTimeout(err) && locked <= lockPatience {
+			continue
+		}
 		e.reachable(&e.claimsAway, err)
 		if e.onceFailed(err) {
 			return
 		}
 		e.takeTurn(&again, e.stop)
 	}
+}
+
+// lockPatience is how many claims in a row may end by lock_timeout (200 ms) before that counts as
+// trouble. Even "skip locked" waits where a row's holder commits between the look at the row and
+// its lock, which hundreds of workers bring about; and somebody may have the table for a moment.
+const lockPatience = 10
+
+func isLockTimeout(err error) bool {
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pgErr.Code == "55P03"
 }
 
 // plan says what to claim now; or, with a nil plan, how long to wait for something to

@@ -3,11 +3,9 @@ package rebase
 import (
 	"cmp"
 	"context"
-	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // Tending the table of schedules, once a minute: the declarations of the code are written
@@ -21,8 +19,8 @@ func (e *engine) tendSchedules(ctx context.Context, now time.Time) (done bool, e
 		return true, nil
 	}
 	err = e.declare(ctx)
-	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "55P03" {
-		return false, nil // lock_not_available: somebody else is writing it
+	if isLockTimeout(err) {
+		return false, nil // somebody else is writing it
 	}
 	if err == nil {
 		err = e.bringBack(ctx)

@@ -229,3 +229,22 @@ func TestN5AReadOnlyTransactionEndsTheConnection(t *testing.T) {
 	require.Equal(t, 1, r.ends(id, rebase.StatusSucceeded).Runs)
 	s.sleeps()
 }
+
+// N5: somebody who has the table, or a row at the wrong instant, for a moment is no trouble: the
+// claim that lock_timeout has ended is sent again, and nothing is said.
+func TestN5AClaimThatMeetsALockIsSentAgain(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.sleeper(nil, "a")
+	tx, err := r.pool.Begin(t.Context())
+	require.NoError(t, err)
+	id := one(t)(r.q.EnqueueTx(t.Context(), tx, "a", nil, nil))
+	_, err = tx.Exec(t.Context(), "lock table rebase.paused in access exclusive mode")
+	require.NoError(t, err)
+	r.q.Wake()
+	pause(700 * time.Millisecond) // three times lock_timeout
+	require.NoError(t, tx.Commit(t.Context()))
+	s.starts(id)
+	require.Empty(t, r.log.matching("WARN"))
+	require.Empty(t, r.log.matching("ERROR"))
+}
