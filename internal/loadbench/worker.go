@@ -93,7 +93,7 @@ func serve(c workerConfig) error {
 	go func() { input <- s.answer(os.Stdin) }()
 	select {
 	case err := <-done:
-		return errors.Join(errors.New("Run has ended by itself"), err)
+		return errors.Join(errors.New("the worker has ended by itself"), err)
 	case err := <-input:
 		cancel()
 		if err := errors.Join(err, <-done); err != nil {
