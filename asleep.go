@@ -162,6 +162,6 @@ func (e *engine) fallAsleep() {
 	if x == 0 || !e.listening || e.hearings != hearing {
 		return // the next look is by the poll interval; the locks went with their connection
 	}
-	k.locked, k.proven, k.fast, k.x, k.ramp = true, false, false, x, rampFirst
+	k.locked, k.proven, k.fast, k.x, k.slept = true, false, false, x, time.Now()
 	k.at = time.Time{}
 }

@@ -38,12 +38,12 @@ type lookout struct {
 
 	// Sleeping, see notify.go.
 	wantLock bool
-	locked   bool          // the sleep locks are held
-	x        uint64        // the transaction id drawn after that
-	proven   bool          // nobody who asked before that is still open
-	ramp     time.Duration // until the next look, while that is unknown
-	fast     bool          // wakes come so fast that it pays to stay awake
-	found    time.Time     // when a claim last found something
+	locked   bool      // the sleep locks are held
+	x        uint64    // the transaction id drawn after that
+	proven   bool      // nobody who asked before that is still open
+	slept    time.Time // when they were taken
+	fast     bool      // wakes come so fast that it pays to stay awake
+	found    time.Time // when a claim last found something
 }
 
 // soon begins a series of quick looks.

@@ -129,7 +129,7 @@ func (p *Planner) FoundNothing() { p.e.claimed(p.plan, nil, &idleLook{next: -1},
 func (p *Planner) Sleep(x uint64) {
 	k := &p.e.look
 	p.e.listening = true
-	k.locked, k.proven, k.x, k.ramp, k.at = true, false, x, rampFirst, time.Time{}
+	k.locked, k.proven, k.x, k.slept, k.at = true, false, x, p.Now, time.Time{}
 }
 
 // Expect is what an EnqueueTx of this process does, By a retry or one of many workers.

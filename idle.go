@@ -39,8 +39,8 @@ func (e *engine) nextLook(look *idleLook, now time.Time) {
 		k.proven = true
 		k.by(now.Add(listenPoll))
 	case k.locked && !k.proven:
-		k.by(now.Add(k.ramp))
-		k.ramp = min(2*k.ramp, listenPoll)
+		// By the time that has passed, not by the number of looks: wakes bring looks too.
+		k.by(now.Add(min(now.Sub(k.slept)+rampFirst, listenPoll)))
 	case k.locked:
 		k.by(now.Add(listenPoll))
 	case e.listening && k.fast && now.Sub(k.found) < awakeFor:

@@ -22,15 +22,18 @@ import (
 // quiet drains and probes.
 func (r *run) quiet(ctx context.Context, random *rand.Rand) {
 	from := time.Now()
+	straggle := r.straggler(ctx)
 	empty, left := r.awaitEmpty(ctx)
 	if !empty {
+		straggle(ctx, from)
 		r.record.note(note{Kind: noteStuck, From: from.UnixMicro(), Text: left})
 		return
 	}
 	r.record.note(note{Kind: noteEmpty, From: from.UnixMicro(), Text: left})
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	if pause(ctx, 1500*time.Millisecond) != nil || !r.fleet.complete() { // they have to prove that they hear
+	_ = pause(ctx, 1500*time.Millisecond) // they have to prove that they hear
+	if id := straggle(ctx, from); id != 0 && r.awaitJob(ctx, id) != nil || !r.fleet.complete() {
 		return
 	}
 	queue := rebase.New(r.direct, nil)
@@ -45,6 +48,32 @@ func (r *run) quiet(ctx context.Context, random *rand.Rand) {
 			return
 		}
 		_ = pause(ctx, between(random, 10*time.Millisecond, 400*time.Millisecond)) // the loop asks the clock
+	}
+}
+
+// straggler enqueues in a transaction while everybody is busy, so that nobody has to be told.
+// It returns what commits that when all have fallen asleep: they must find it by themselves,
+// about as long after as the transaction took.
+func (r *run) straggler(ctx context.Context) (commit func(ctx context.Context, from time.Time) (id int64)) {
+	none := func(context.Context, time.Time) int64 { return 0 }
+	n := r.jobs.n.Add(1)
+	tx, err := r.direct.Begin(ctx)
+	if err != nil {
+		return none
+	}
+	got, err := rebase.New(r.direct, nil).EnqueueTx(ctx, tx, taskProbe, payload{N: n, Does: doesOK}, nil)
+	if err != nil {
+		rollBack(ctx, tx)
+		return none
+	}
+	return func(ctx context.Context, from time.Time) int64 {
+		if tx.Commit(ctx) != nil {
+			r.record.note(note{Kind: noteEnqueue, N: n, Task: taskProbe, What: unknown})
+			return 0
+		}
+		r.record.note(note{Kind: noteEnqueue, N: n, Job: got.ID, Task: taskProbe, What: committed})
+		r.record.note(note{Kind: noteProbe, N: n, Job: got.ID, From: from.UnixMicro(), Text: "straggler"})
+		return got.ID
 	}
 }
 

@@ -50,6 +50,9 @@ var proofs = []planted{
 		{"result.go", "p.id = u.id and p.fence = u.fence", "p.id = u.id and abs(p.fence) = u.fence"},
 		{"result.go", "-j.fence", "-abs(j.fence)"},
 	}, "", []string{"rows"}},
+	{"sleep", "a worker sleeps on although a transaction is open that has asked before", []swap{
+		{"idle.go", "min(now.Sub(k.slept)+rampFirst, listenPoll)", "listenPoll"},
+	}, "", []string{"wakes"}},
 	{"notify", "nobody is told of a new job", nil, "notify", []string{"wakes"}},
 	{"key", "the unique index of keys is not one", nil, "key", []string{"keys"}},
 }

@@ -112,7 +112,8 @@ func (e *evidence) pauses() {
 // wakeLimit is far above what a notification takes and far below an idle look's 30 s.
 const wakeLimit = 5 * time.Second
 
-// wakes: on a quiet queue a single job starts at once (N1).
+// wakes: on a quiet queue a single job starts at once; one that was enqueued before everybody
+// fell asleep and committed after that, about as long after as its transaction took (N1).
 func (e *evidence) wakes() {
 	for _, n := range e.notes {
 		if n.Kind != noteProbe {
@@ -125,8 +126,16 @@ func (e *evidence) wakes() {
 			continue
 		}
 		wait := max(h.runs[0].begin.At-n.At, 0)
-		e.report.wakes = append(e.report.wakes, wait)
-		if wait > wakeLimit.Microseconds() {
+		if n.From == 0 {
+			e.report.wakes = append(e.report.wakes, wait)
+		} else {
+			e.report.facts["stragglers"]++
+		}
+		limit := wakeLimit.Microseconds()
+		if n.From != 0 { // a straggler
+			limit += n.At - n.From
+		}
+		if wait > limit {
 			e.wrong("wakes", n.Job, "it waited for %s on an idle queue (way %s)", seconds(wait), n.Text)
 		}
 	}

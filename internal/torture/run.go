@@ -148,6 +148,7 @@ func (r *run) directPool(ctx context.Context) (*pgxpool.Pool, error) {
 	config.MaxConns = 10
 	config.ConnConfig.RuntimeParams["application_name"] = "harness"
 	config.ConnConfig.RuntimeParams["default_transaction_read_only"] = "off"
+	config.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = "0"
 	return pgxpool.NewWithConfig(ctx, config)
 }
 
