@@ -9,7 +9,10 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -29,6 +32,7 @@ type adversary struct {
 	pool   *pgxpool.Pool   // the enqueuers'
 	pooler *pooler         // nil without
 	lease  time.Duration
+	kinds  []fault
 
 	restarting sync.Mutex // held by whoever stops the server
 }
@@ -70,17 +74,32 @@ var faults = []fault{
 	{"rewind", 4, (*adversary).rewind},
 }
 
+// only returns the faults of a list of names with commas between, all of them if it is empty.
+func only(list string) (kinds []fault, err error) {
+	if list == "" {
+		return faults, nil
+	}
+	for name := range strings.SplitSeq(list, ",") {
+		i := slices.IndexFunc(faults, func(f fault) bool { return f.name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("there is no fault %q", name)
+		}
+		kinds = append(kinds, faults[i])
+	}
+	return kinds, nil
+}
+
 // run does harm until ctx ends, and returns when all of it is taken back.
 func (a *adversary) run(ctx context.Context, r *rand.Rand) {
 	weights := 0
-	for _, f := range faults {
+	for _, f := range a.kinds {
 		weights += f.weight
 	}
 	var under sync.WaitGroup
 	defer under.Wait()
 	free := make(chan struct{}, 4)
 	for pause(ctx, between(r, 50*time.Millisecond, 500*time.Millisecond)) == nil {
-		f := drawFault(r.IntN(weights))
+		f := a.draw(r.IntN(weights))
 		own := rand.New(rand.NewPCG(r.Uint64(), 0))
 		select {
 		case free <- struct{}{}:
@@ -94,8 +113,8 @@ func (a *adversary) run(ctx context.Context, r *rand.Rand) {
 	}
 }
 
-func drawFault(n int) fault {
-	for _, f := range faults {
+func (a *adversary) draw(n int) fault {
+	for _, f := range a.kinds {
 		if n -= f.weight; n < 0 {
 			return f
 		}

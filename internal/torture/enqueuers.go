@@ -163,7 +163,7 @@ func (e *enqueuers) insert(ctx context.Context, tx pgx.Tx, way int, items []item
 		var id *int64
 		o := it.Options
 		const sql = `select rebase.enqueue($1, $2, delay => $3, max_attempts => $4, idempotency_key => $5, lane => $6)`
-		if err := tx.QueryRow(ctx, sql, it.Task, it.Payload, o.Delay, max(o.MaxAttempts, 3), o.IdempotencyKey, o.Lane).Scan(&id); err != nil {
+		if err := tx.QueryRow(ctx, sql, it.Task, it.Payload, o.Delay, o.MaxAttempts, o.IdempotencyKey, o.Lane).Scan(&id); err != nil {
 			return fmt.Errorf("rebase.enqueue: %w", err)
 		}
 		if it.got.Duplicate = id == nil; id != nil {
@@ -177,7 +177,7 @@ func (e *enqueuers) insert(ctx context.Context, tx pgx.Tx, way int, items []item
 func (e *enqueuers) draw(r *rand.Rand) item {
 	it := item{n: e.n.Add(1)}
 	p := payload{N: it.n, Does: doesOK, For: r.Int64N(20)}
-	o := &rebase.EnqueueOptions{MaxAttempts: 3 + r.IntN(2)}
+	o := &rebase.EnqueueOptions{MaxAttempts: 2 + r.IntN(2)} // after the third of four a reaper would make it wait for 25 s
 	it.Task, it.Options = taskShort, o
 	if r.IntN(6) == 0 {
 		o.Delay = time.Duration(r.Int64N(int64(3 * time.Second)))
@@ -238,6 +238,9 @@ func (e *enqueuers) misbehave(r *rand.Rand, p *payload) {
 		p.Does, p.Times = doesDie, 1
 	default:
 		p.Times = 0
+		if r.IntN(2) == 0 { // at work when a late result of the first run comes
+			p.Again = 2000 + r.Int64N(2000)
+		}
 	}
 }
 

@@ -36,11 +36,12 @@ func (a *adversary) cut(_ context.Context, r *rand.Rand) (string, error) {
 	return victim, nil
 }
 
-// stall holds all bytes back, for less than a lease or for more.
+// stall holds all bytes back, for less than a lease or for more. Those that were under way
+// arrive then, also when their sender has given up: a late result among them is for the fence.
 func (a *adversary) stall(ctx context.Context, r *rand.Rand) (string, error) {
 	victim, links := a.links(r)
 	each(links, func(l *faultnet.Proxy) { l.Stall(true) })
-	await(ctx, between(r, 100*time.Millisecond, a.lease*3/2))
+	await(ctx, between(r, 100*time.Millisecond, 3*a.lease))
 	each(links, func(l *faultnet.Proxy) { l.Stall(false) })
 	return victim, nil
 }

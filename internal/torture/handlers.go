@@ -30,6 +30,7 @@ type payload struct {
 	Does  string `json:"does"`            // one of the words below
 	For   int64  `json:"for"`             // ms that it takes
 	Times int    `json:"times,omitempty"` // in so many runs, then it succeeds; 0: in each
+	Again int64  `json:"again,omitempty"` // ms that a later run takes, which succeeds; 0: as the first
 }
 
 // What a handler may do. What it takes part in, beyond that, is in the payload.
@@ -99,6 +100,9 @@ func (h *handlers) handle(ctx context.Context, job *rebase.Job, p payload) error
 func (h *handlers) do(ctx context.Context, job *rebase.Job, p payload) (string, error) {
 	if p.Times > 0 && job.Runs > p.Times {
 		p.Does, p.For = doesOK, 1
+	}
+	if p.Again > 0 && job.Runs > 1 {
+		p.For = p.Again
 	}
 	d := time.Duration(p.For) * time.Millisecond
 	switch p.Does {

@@ -41,6 +41,7 @@ func command(ctx context.Context) error {
 	seeds := flag.Int("seeds", 1, "how many runs, each with a seed of its own")
 	first := flag.Uint64("seed", 1, "the first seed")
 	proof := flag.Bool("proof", false, "plant faults, one at a time, and see whether each is found")
+	proofs := flag.String("proofs", "", "the faults that -proof plants, with commas between; if empty, all")
 	flag.DurationVar(&p.Duration, "duration", 90*time.Second, "time of a run, without its last drain")
 	flag.IntVar(&p.Workers, "workers", 4, "worker processes")
 	flag.IntVar(&p.Concurrency, "concurrency", 6, "slots of a worker")
@@ -49,13 +50,14 @@ func command(ctx context.Context) error {
 	flag.StringVar(&p.Binaries, "pg", "", "directory of PostgreSQL's binaries; if empty, they are looked for")
 	flag.BoolVar(&p.PgBouncer, "pgbouncer", false, "put PgBouncer in between")
 	flag.StringVar(&p.Plant, "plant", "", "plant a fault in the schema: notify or key")
+	flag.StringVar(&p.Only, "only", "", "the adversary's faults, with commas between; if empty, all")
 	flag.BoolVar(&p.Keep, "keep", false, "keep the record of a run that went well, too")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		return fmt.Errorf("argument %q: want flags only", flag.Arg(0))
 	}
 	if *proof {
-		return prove(ctx, p)
+		return prove(ctx, p, *proofs)
 	}
 	sum := &summary{}
 	for i := range *seeds {

@@ -33,6 +33,7 @@ type plan struct {
 	PgBouncer            bool
 	Plant                string // a fault of the harness's own, see plants.go
 	Keep                 bool   // the directory with the record
+	Only                 string // the adversary's faults, by name; "": all
 }
 
 // A run is one seed under way.
@@ -135,7 +136,11 @@ func (r *run) open(ctx context.Context) (err error) {
 		return err
 	}
 	r.fleet = startFleet(r.record, r.dir, slots)
-	r.adv = &adversary{record: r.record, server: r.server, fleet: r.fleet, app: appLink, direct: r.direct, pool: r.app, pooler: r.pooler, lease: r.Visibility}
+	kinds, err := only(r.Only)
+	if err != nil {
+		return err
+	}
+	r.adv = &adversary{kinds: kinds, record: r.record, server: r.server, fleet: r.fleet, app: appLink, direct: r.direct, pool: r.app, pooler: r.pooler, lease: r.Visibility}
 	return nil
 }
 
