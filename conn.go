@@ -1,7 +1,6 @@
 package rebase
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -138,26 +137,20 @@ func describes(mode pgx.QueryExecMode) bool {
 	return mode != pgx.QueryExecModeExec && mode != pgx.QueryExecModeSimpleProtocol
 }
 
-// roundInSteps is roundBatch one statement after the other, so that each is described
-// under the settings of the transaction.
+// roundInSteps is roundBatch in two, so that the statements are described, all at once, when
+// the transaction and its settings are there. Of an error it leaves no transaction.
 func roundInSteps(ctx context.Context, conn *pgx.Conn, settings, statementTimeout string, statements []statement) error {
-	options := pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}
-	return pgx.BeginTxFunc(ctx, conn, options, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, settings, statementTimeout); err != nil {
+	whole := roundBatch(settings, statementTimeout, statements)
+	const first = 2 // begin and settings, which name nothing without its schema
+	for _, part := range [][]*pgx.QueuedQuery{whole.QueuedQueries[:first], whole.QueuedQueries[first:]} {
+		if err := conn.SendBatch(ctx, &pgx.Batch{QueuedQueries: part}).Close(); err != nil {
+			if conn.PgConn().TxStatus() != 'I' {
+				_, _ = conn.PgConn().Exec(ctx, "rollback").ReadAll() // a connection that can't is of no use anyway
+			}
 			return err
 		}
-		for _, st := range statements {
-			rows, err := tx.Query(ctx, st.sql, st.args...)
-			if err == nil && st.rows != nil {
-				err = st.rows(rows)
-			}
-			rows.Close()
-			if err = cmp.Or(err, rows.Err()); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	}
+	return nil
 }
 
 // undescribed says whether one of the statements has to be described first. Once each has
