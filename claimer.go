@@ -91,7 +91,8 @@ func (e *engine) claimLoop() {
 	var again redial
 	locked := 0 // claims in a row that met a lock
 	for {
-		p, wait, stop := e.plan(time.Now())
+		began := time.Now()
+		p, wait, stop := e.plan(began)
 		if stop {
 			return
 		}
@@ -102,7 +103,7 @@ func (e *engine) claimLoop() {
 		err := e.claim(p)
 		if err == nil {
 			e.fallAsleep()
-			e.reachable(&e.claimsAway, nil)
+			e.reachable(&e.claimsAway, began, nil)
 			again.reset()
 			locked = 0
 			continue
@@ -114,7 +115,7 @@ func (e *engine) claimLoop() {
 		if locked++; isLockTimeout(err) && locked <= lockPatience {
 			continue
 		}
-		e.reachable(&e.claimsAway, err)
+		e.reachable(&e.claimsAway, began, err)
 		if e.onceFailed(err) {
 			return
 		}

@@ -99,6 +99,7 @@ type engine struct {
 	started          time.Time // when an attempt last began
 
 	claimsAway, resultsAway outage
+	reached                 time.Time     // when either of them last had an answer
 	nextTry                 time.Time     // when the next of the loops may try the database again
 	returned                chan struct{} // closed and made anew when the database is back
 	cutAt                   time.Time     // when either of the two connections was last found broken

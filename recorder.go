@@ -34,10 +34,11 @@ type duties struct {
 func (e *engine) recordLoop() {
 	var again redial
 	for !e.quitting() {
+		began := time.Now()
 		did, wait, err := e.recordNext()
 		switch {
 		case err != nil && isLost(err):
-			e.reachable(&e.resultsAway, err)
+			e.reachable(&e.resultsAway, began, err)
 			e.untrusted()
 			e.onceFailed(err)
 			e.takeTurn(&again, e.quit)
@@ -46,7 +47,7 @@ func (e *engine) recordLoop() {
 			sleep(again.next(), e.quit)
 		case did:
 			again.reset()
-			e.reachable(&e.resultsAway, nil)
+			e.reachable(&e.resultsAway, began, nil)
 		default:
 			e.recordSignal.wait(wait, e.quit)
 		}
@@ -255,15 +256,23 @@ func (e *engine) headDuty(ctx context.Context, now time.Time) error {
 type outage struct {
 	away   bool
 	failed bool // the last round did
+	stale  bool // it did not count
 }
 
 // reachable notes whether a connection works, and says so when that changes. A connection
 // that broke says nothing about now, for it may have been idle since: the database is
-// away if it can't be had again.
-func (e *engine) reachable(o *outage, err error) {
+// away if it can't be had again. Nor does a round that began before the other connection's
+// last success: it may have been waiting in the outage that is over. One such is forgiven.
+func (e *engine) reachable(o *outage, began time.Time, err error) {
 	_, refused := errors.AsType[*connectError](err)
 	e.mu.Lock()
 	away := err != nil && (o.failed || refused || !isLost(err))
+	if o.stale = isLost(err) && !o.stale && began.Before(e.reached); o.stale {
+		away = o.away
+	}
+	if err == nil {
+		e.reached = time.Now()
+	}
 	if err != nil && isLost(err) {
 		e.cutAt = time.Now()
 	}

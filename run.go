@@ -94,9 +94,10 @@ func (e *engine) work(ctx context.Context) error {
 func (e *engine) connect(ctx context.Context) error {
 	var again redial
 	for ctx.Err() == nil {
+		began := time.Now()
 		err := e.results.transaction(ctx, max(e.roundLimit(), 5*time.Second), func(ctx context.Context, tx pgx.Tx) error { return check(ctx, tx) })
 		if err == nil {
-			e.reachable(&e.resultsAway, nil)
+			e.reachable(&e.resultsAway, began, nil)
 			if e.once {
 				return e.reapFirst()
 			}
@@ -106,7 +107,7 @@ func (e *engine) connect(ctx context.Context) error {
 			return err
 		}
 		if ctx.Err() == nil {
-			e.reachable(&e.resultsAway, err)
+			e.reachable(&e.resultsAway, began, err)
 			e.takeTurn(&again, ctx.Done())
 		}
 	}

@@ -1,0 +1,25 @@
+package rebase
+
+import (
+	"context"
+	"time"
+)
+
+// Outages is an engine that is not started and is told what became of its rounds.
+type Outages struct{ e *engine }
+
+func NewOutages(w *Worker) *Outages {
+	return &Outages{newEngine(context.Background(), w, false)}
+}
+
+// Round tells of a round over the connection for claims or the one for results.
+func (o *Outages) Round(claims bool, began time.Time, err error) {
+	of := &o.e.resultsAway
+	if claims {
+		of = &o.e.claimsAway
+	}
+	o.e.reachable(of, began, err)
+}
+
+// LostRound is what a round returns whose connection broke.
+func LostRound(err error) error { return &lostError{err} }
