@@ -97,6 +97,7 @@ type engine struct {
 	counts           counters
 	beat             time.Time // when the recorder's loop last went round; zero: not yet
 	started          time.Time // when an attempt last began
+	firedAt          time.Time // when the schedules were last looked at
 
 	claimsAway, resultsAway outage
 	reached                 time.Time     // when either of them last had an answer

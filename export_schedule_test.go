@@ -106,3 +106,10 @@ func (f *Firer) Told(during bool) bool {
 	f.e.planFire(planned, planned.Add(time.Hour))
 	return f.e.due(&f.e.duties.fire, time.Now())
 }
+
+// Heard says how long after a look at the schedules the next is, when a change is notified.
+func (f *Firer) Heard(looked time.Time) time.Duration {
+	f.e.firedAt, f.e.duties.fire = looked, looked.Add(fireRetry)
+	f.e.schedulesHeard()
+	return f.e.duties.fire.Sub(looked)
+}

@@ -19,6 +19,9 @@ const (
 	fireAsleep = 5 * firePeriod  // the same while changes are notified
 	fireRetry  = 2 * time.Second // when a look failed, or others held what was due
 	fireBatch  = 100
+	// fireBreath is between two looks that notifications ask for: everybody who can connect can
+	// send any number of them.
+	fireBreath = 100 * time.Millisecond
 	// fireGrace: a single slot that is late by more than this counts as missed.
 	fireGrace = time.Minute
 	slotsKept = `interval '7 days'`
@@ -126,6 +129,7 @@ type fireLook struct {
 // fireDuty fires what is due and plans the next time.
 func (e *engine) fireDuty(ctx context.Context, now time.Time) error {
 	retry := now.Add(fireRetry)
+	e.set(&e.firedAt, now)
 	e.set(&e.duties.fire, retry)
 	tended, err := e.tendSchedules(ctx, now)
 	if err = e.refused(err, now); err != nil {
@@ -338,6 +342,16 @@ func (e *engine) dueStatement() statement {
 		}
 		return err
 	}}
+}
+
+// schedulesHeard is schedulesChanged by a notification.
+func (e *engine) schedulesHeard() {
+	e.mu.Lock()
+	if at := e.firedAt.Add(fireBreath); at.Before(e.duties.fire) { // a time that is zero means now
+		e.duties.fire = at
+	}
+	e.mu.Unlock()
+	e.recordSignal.set()
 }
 
 // schedulesChanged makes the recorder look at the schedules now.

@@ -267,7 +267,7 @@ func (l *listener) heard(payload string) {
 	case "p":
 		l.e.pinged(rest)
 	case "s":
-		l.e.schedulesChanged()
+		l.e.schedulesHeard()
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"net/url"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -208,4 +209,40 @@ func TestN4PingsOfOthersMeanNothing(t *testing.T) {
 	r.exec(`select pg_notify('rebase_jobs', 'p:0123456789abcdef')`)
 	s.starts(one(t)(r.elsewhere(rebase.Always).Enqueue(t.Context(), "a", nil, nil))) // notifications come in order
 	require.False(t, s.PingOpen(), "its last ping has been answered")
+}
+
+// N4: as long as other workers' pings come they prove enough, and a worker sends none of its own:
+// each would be heard by all.
+func TestN4PingsOfOthersAreProofEnough(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.sleeper(nil, "a")
+	const other = "p:0123456789abcdef"
+	conn, err := r.pool.Acquire(t.Context())
+	require.NoError(t, err)
+	defer conn.Release()
+	_, err = conn.Exec(t.Context(), "listen rebase_jobs")
+	require.NoError(t, err)
+	pings := func() (n int) {
+		seen := ask[time.Time](r, `select seen_at from rebase.workers`)
+		s.RenewNow()
+		r.until(func() bool { return ask[time.Time](r, `select seen_at from rebase.workers`).After(seen) }, "it has renewed")
+		r.exec(`notify rebase_jobs, 'end'`) // notifications come in order
+		for {
+			got, err := conn.Conn().WaitForNotification(t.Context())
+			require.NoError(t, err)
+			switch {
+			case got.Payload == "end":
+				return n
+			case strings.HasPrefix(got.Payload, "p:") && got.Payload != other:
+				n++
+			}
+		}
+	}
+	require.Equal(t, 1, pings())
+	r.until(func() bool { return !s.PingOpen() }, "that has been answered")
+	r.exec(`select pg_notify('rebase_jobs', $1)`, other)
+	s.starts(one(t)(r.elsewhere(rebase.Always).Enqueue(t.Context(), "a", nil, nil))) // notifications come in order
+	s.sleeps()
+	require.Equal(t, 0, pings())
 }

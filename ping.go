@@ -14,7 +14,11 @@ type ping struct {
 	nonce string    // the last that was asked for
 	sent  time.Time // when it was committed; zero: not yet
 	seen  string    // the last of ours that came
+	other time.Time // when one of another worker last came
 }
+
+// ownPing is how long others' pings may stand for one's own at most.
+const ownPing = 10 * time.Minute
 
 // askPing makes the recorder send a ping soon.
 func (e *engine) askPing() (nonce string) {
@@ -33,24 +37,31 @@ func (e *engine) pingState() (sent time.Time, seen string, open bool) {
 	return p.sent, p.seen, !p.sent.IsZero() && p.seen != p.nonce
 }
 
-// pinged takes note of a ping that came. Every worker of a database hears everybody's: only
-// one's own is an answer.
+// pinged takes note of a ping that came. Every worker of a database hears everybody's. Only
+// one's own is an answer, but while another's come there is no need to ask: they prove the same,
+// and if everybody who hears a ping sent one too, a fleet's work would grow with its square.
 func (e *engine) pinged(nonce string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if nonce == e.ping.nonce {
 		e.ping.seen = nonce
+	} else {
+		e.ping.other = time.Now()
 	}
 }
 
 const pingSQL = `select pg_notify('` + channel + `', 'p:' || $1::text)`
 
-// pingStatement is sent along with every renewal while there is a LISTEN connection.
+// pingStatement is sent along with every renewal while there is a LISTEN connection, unless
+// another worker's ping has come since the last renewal.
 func (e *engine) pingStatement() (st []statement, nonce string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	open := !e.ping.sent.IsZero() && e.ping.seen != e.ping.nonce // its patience must not begin anew
 	if e.ping.nonce == "" || open || !e.listening && !e.ping.sent.IsZero() {
+		return nil, ""
+	}
+	if now := time.Now(); !e.ping.sent.IsZero() && now.Sub(e.ping.other) < e.renewPeriod() && now.Sub(e.ping.sent) < ownPing {
 		return nil, ""
 	}
 	if !e.ping.sent.IsZero() {

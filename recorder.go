@@ -195,9 +195,12 @@ func (e *engine) noticeSuspend(now time.Time) {
 // suspendGap is a difference of the clocks that no correction of the time makes in one turn.
 const suspendGap = 2 * time.Second
 
+// renewPeriod is the time between two renewals, with their heartbeat and ping.
+func (e *engine) renewPeriod() time.Duration { return min(e.w.opts.VisibilityTimeout/3, pingPeriod) }
+
 // renewDuty renews, and keeps count of how long the database has been reachable.
 func (e *engine) renewDuty(ctx context.Context, now time.Time) error {
-	e.set(&e.duties.renew, now.Add(min(e.w.opts.VisibilityTimeout/3, pingPeriod)))
+	e.set(&e.duties.renew, now.Add(e.renewPeriod()))
 	if err := e.renew(ctx); err != nil {
 		e.set(&e.duties.renew, now.Add(min(e.w.opts.VisibilityTimeout/15, time.Second)))
 		e.set(&e.trusted, time.Time{})
@@ -207,7 +210,7 @@ func (e *engine) renewDuty(ctx context.Context, now time.Time) error {
 	defer e.mu.Unlock()
 	// A process that was stopped for a while is no judge of others either: they may have
 	// been stopped with it, and wake up a moment later.
-	stopped := now.Sub(e.renewedAt) > min(e.w.opts.VisibilityTimeout/3, pingPeriod)+time.Second
+	stopped := now.Sub(e.renewedAt) > e.renewPeriod()+time.Second
 	if e.trusted.IsZero() || stopped || time.Since(now) > time.Second {
 		e.trusted = now
 	}

@@ -136,6 +136,18 @@ func TestChangeDuringALookIsNotForgotten(t *testing.T) {
 	require.False(t, f.Told(false))
 }
 
+// Notifications can come in any number, from everybody who can connect: they make a look soon
+// after the last one, and no more than ten a second.
+func TestAFloodOfScheduleNotificationsMakesFewLooks(t *testing.T) {
+	t.Parallel()
+	f := newRig(t).firer()
+	now := time.Now()
+	for range 1000 {
+		require.Equal(t, 100*time.Millisecond, f.Heard(now))
+	}
+	require.Less(t, f.Heard(now.Add(-time.Hour)), time.Second, "after a pause at once")
+}
+
 // An edit between a look and its firing: the firing does nothing, and nothing of the old
 // schedule is made. The same for a pause and for a delete.
 func TestFiringComputedFromAnOlderRowDoesNothing(t *testing.T) {
