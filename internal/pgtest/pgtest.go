@@ -24,6 +24,10 @@ import (
 // never come back must fail its own test, not hang the whole run.
 const cleanupTimeout = 5 * time.Second
 
+// dropTimeout is longer: DROP DATABASE waits until every backend of the server has answered,
+// and one that prints a number of a hundred thousand digits for another test does not for seconds.
+const dropTimeout = time.Minute
+
 // New returns a pool on a fresh database with rebase's schema. The pool is
 // closed and the database dropped when the test ends. If no server can be found
 // the test fails with a message that says what to install.
@@ -107,7 +111,7 @@ func closePool(t testing.TB, pool *pgxpool.Pool) {
 }
 
 func drop(t testing.TB, s *server, name string) {
-	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), dropTimeout)
 	defer cancel()
 	if err := s.drop(ctx, name); err != nil {
 		t.Errorf("pgtest: drop database %s: %v", name, err)
