@@ -79,12 +79,16 @@ with gone as (
   returning $2::jsonb as counters
 )` + foldSQL
 
-// goodbye removes the worker's row and closes the connections.
+// goodbye removes the worker's row and closes the connections. Abandoned handlers may return
+// meanwhile.
 func (e *engine) goodbye(ctx context.Context) {
 	ctx, cancel := bookkeeping(ctx, time.Second)
 	defer cancel()
+	e.mu.Lock()
+	counters := e.countersJSON()
+	e.mu.Unlock()
 	if e.results.conn != nil {
-		err := e.results.round(ctx, time.Second, statement{sql: goodbyeSQL, args: []any{e.id, e.countersJSON()}})
+		err := e.results.round(ctx, time.Second, statement{sql: goodbyeSQL, args: []any{e.id, counters}})
 		if err != nil {
 			e.log.Info("rebase: the worker's row could not be removed; it will be seen as dead", "worker", e.id, "error", err)
 		}

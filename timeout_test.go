@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -63,6 +64,33 @@ func TestAHandlerThatIgnoresItsTimeoutLosesItsSlotAtOnce(t *testing.T) {
 	require.NoError(t, s.stop())
 	require.Equal(t, rebase.StatusFailed, r.job(deaf).Status)
 	require.Equal(t, 1, r.job(deaf).Runs)
+}
+
+// J13, J15: handlers that were given up return while the worker takes its leave. For the race
+// detector: nobody waits for them.
+func TestAbandonedHandlersReturnWhileTheWorkerStops(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	var begun, hanging sync.WaitGroup
+	release := make(chan struct{})
+	w := r.worker(&rebase.WorkerOptions{Concurrency: 50, Timeout: 500 * time.Millisecond})
+	w.Register("deaf", func(context.Context, *rebase.Job) error {
+		begun.Done()
+		defer hanging.Done()
+		<-release
+		return nil
+	}, nil)
+	begun.Add(50)
+	hanging.Add(50)
+	r.enqueueMany("deaf", 50, &rebase.EnqueueOptions{MaxAttempts: 1})
+	s := r.start(w)
+	begun.Wait()
+	r.until(func() bool { return r.count("status = 'failed'") == 50 }, "all have timed out")
+	s.cancel()
+	close(release)
+	hanging.Wait()
+	await(t, s.done)
+	require.NoError(t, s.err)
 }
 
 // J13: per worker and per task, and it can be switched off.
