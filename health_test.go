@@ -92,8 +92,10 @@ func TestM2HealthFollowsTheLifeOfRun(t *testing.T) {
 // M2: handlers that hang past their timeouts leave slots free and health red.
 func TestM2ReadyIsRedWhenAsManyHandlersHangAsThereAreSlots(t *testing.T) {
 	t.Parallel()
-	p := newPatient(t, newRig(t), 50*time.Millisecond)
+	p := newPatient(t, newRig(t), time.Second)
 	p.enqueueMany("x", 2, &rebase.EnqueueOptions{MaxAttempts: 1})
+	await(t, p.began) // one that times out before that leaves nobody hanging
+	await(t, p.began)
 	p.until(func() bool { return p.count("status = 'failed'") == 2 }, "both have timed out")
 	err := p.w.Ready(t.Context())
 	require.ErrorContains(t, err, "2 handlers run on")

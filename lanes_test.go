@@ -64,6 +64,37 @@ func TestALaneOfManyDoesNotDelayALaneOfOne(t *testing.T) {
 	require.Contains(t, order[:20], "")
 }
 
+// J26: so also when the worker knows that jobs are quick, and takes many at once: of lanes that it
+// sees for the first time it takes no more each than it has free slots.
+func TestAFirstLookAtLanesTakesALittleOfEach(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	lanes := make(chan string, 1000)
+	r.handle("x", &rebase.WorkerOptions{Concurrency: 2}, func(_ context.Context, job *rebase.Job) error {
+		lanes <- job.Lane
+		return nil
+	})
+	r.enqueueMany("x", 100, nil)
+	for range 100 {
+		require.Empty(t, await(t, lanes))
+	}
+	tx, err := r.pool.Begin(t.Context())
+	require.NoError(t, err)
+	items := make([]rebase.Item, 301)
+	for i := range items {
+		items[i] = rebase.Item{Task: "x", Options: &rebase.EnqueueOptions{Lane: "many"}}
+	}
+	items[300].Options = &rebase.EnqueueOptions{Lane: "one"}
+	_, err = r.q.EnqueueManyTx(t.Context(), tx, items)
+	require.NoError(t, err)
+	require.NoError(t, tx.Commit(t.Context()))
+	first := make([]string, 20)
+	for i := range first {
+		first[i] = await(t, lanes)
+	}
+	require.Contains(t, first, "one")
+}
+
 // J26: of ten lanes that all have plenty, none gets more than its share of the claims.
 func TestLanesShareTheSlots(t *testing.T) {
 	t.Parallel()

@@ -102,6 +102,9 @@ func (e *engine) addLanes(p *plan, t *taskState, room int, add func(*batch, ...s
 		}
 	}
 	each := max(room/max(t.lanesSeen, 1), 1)
+	if t.lanesSeen == 0 { // nobody has counted them yet: the first must not take all that is claimed ahead
+		each = max(min(room, p.free), 1)
+	}
 	st := e.claimStatement(b, claimLanesSQL, t.name, t.cursor, b.asked, each, names, ats, ids, room, t.laneLimit)
 	if t.laneLimit > 0 {
 		add(b, statement{sql: laneLockSQL, args: []any{t.name}}, st)
