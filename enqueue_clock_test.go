@@ -96,7 +96,7 @@ func TestQ47EveryTimeInTheTableIsTheServersToTheMicrosecond(t *testing.T) {
 	dead := tell[int64](d, `select id from rebase.jobs where task = 'dead'`)
 	require.NoError(t, d.q.Retry(ctx, dead))
 	require.NoError(t, d.q.Cancel(ctx, dead, ""))
-	d.exec(`update rebase.jobs set status = 'failed' where task = 'cancel'`)
+	d.exec(`update rebase.jobs set status = 'failed', dead = true where task = 'cancel'`)
 	redriven, err := d.q.Redrive(ctx, rebase.Filter{}, 0)
 	require.NoError(t, err)
 	require.Equal(t, 1, redriven)

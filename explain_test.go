@@ -82,7 +82,7 @@ var explainCases = []explainCase{
 	{when: "Its lease has ended", row: strings.Replace(held, "+ interval '5 min'", "- interval '1 s'", 1) + `, started_at = now(), attempts = 1`, worker: fiveSlots, reason: rebase.ReasonWorkerDied,
 		also: func(t *testing.T, x *rebase.Explanation) { require.Zero(t, x.In) }},
 	{when: "It has succeeded", row: `status = 'succeeded', finished_at = now(), attempts = 2, locked_by = 'w'`, reason: rebase.ReasonSucceeded},
-	{when: "It has failed", row: `status = 'failed', finished_at = now(), attempts = 3, locked_by = 'w', last_error = '550 no such mailbox'`, reason: rebase.ReasonFailed},
+	{when: "It has failed", row: `status = 'failed', dead = true, finished_at = now(), attempts = 3, locked_by = 'w', last_error = '550 no such mailbox'`, reason: rebase.ReasonFailed},
 	{when: "It was cancelled", row: `last_error = '421 try again later'`, extra: func(d *desk) { d.cancel("cancelled by ann: the order was withdrawn") }, reason: rebase.ReasonCancelled},
 	// The error of the attempt before is not why it was cancelled.
 	{when: "It was cancelled without a reason", row: `last_error = '421 try again later'`, extra: func(d *desk) { d.cancel("") }, reason: rebase.ReasonCancelled},

@@ -103,7 +103,7 @@ func (d *desk) claimed(id int64) {
 // ended makes a job look ended, in the given state.
 func (d *desk) ended(id int64, status rebase.Status) {
 	d.t.Helper()
-	d.exec(`update rebase.jobs set status = $2, fence = 0, attempts = 2, runs = 2, locked_by = 'w', locked_until = null, started_at = now(),
+	d.exec(`update rebase.jobs set status = $2, dead = $2 = 'failed', fence = 0, attempts = 2, runs = 2, locked_by = 'w', locked_until = null, started_at = now(),
 		finished_at = now(), last_error = 'because', history = '[{"attempt": 1, "run": 1, "outcome": "failed", "error": "because"}]' where id = $1`, id, status)
 }
 

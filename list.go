@@ -210,7 +210,7 @@ with u as materialized (
   ) x
 ), w as (
   update rebase.jobs j
-  set status = 'pending', fence = 0, attempts = 0, crashes = 0, setbacks = 0, run_at = now(), finished_at = null,
+  set status = 'pending', dead = false, fence = 0, attempts = 0, crashes = 0, setbacks = 0, run_at = now(), finished_at = null,
     started_at = null, locked_until = null, updated_at = now()
   from u
   where j.ctid = u.ctid
@@ -222,8 +222,8 @@ with u as materialized (
 select count(*), (select count(asked.answer) from asked) from w`
 
 // Redrive makes dead letters pending again, at most limit of those that the filter selects
-// (zero: all), as Retry does with one, and returns how many. The filter's Status is
-// "failed" whether it is set or not. A job whose idempotency key was taken by a newer one is
+// (zero or less: all), as Retry does with one, and returns how many. The filter's Status
+// is "failed" whether it is set or not. A job whose idempotency key was taken by a newer one is
 // left where it is, and so is one whose row or key another transaction has locked. When an
 // error ends it, what was done stays done.
 func (q *Queue) Redrive(ctx context.Context, f Filter, limit int) (n int, err error) {

@@ -32,8 +32,8 @@ func (d *desk) listed(f rebase.Filter) []int64 {
 // states makes one job of each status and task, 1 to 10, created and finished at hours past
 // the first of January that are their ids.
 func (d *desk) states() {
-	d.exec(`insert into rebase.jobs (id, task, lane, status, fence, crashes, idempotency_key, key_hash, last_error, meta, created_at, finished_at)
-		select (t - 1) * 5 + s, 'task' || t, 'lane' || t, v, case v when 'running' then s else 0 end, case when v = 'pending' then t - 1 else 0 end,
+	d.exec(`insert into rebase.jobs (id, task, lane, status, dead, fence, crashes, idempotency_key, key_hash, last_error, meta, created_at, finished_at)
+		select (t - 1) * 5 + s, 'task' || t, 'lane' || t, v, v = 'failed', case v when 'running' then s else 0 end, case when v = 'pending' then t - 1 else 0 end,
 			'key' || s, substring(sha256(convert_to('key' || s, 'UTF8')) from 1 for 16), 'Error ' || s, jsonb_build_object('n', s::text, 't', t::text),
 			'2026-01-01Z'::timestamptz + ((t - 1) * 5 + s) * interval '1 hour',
 			case when v not in ('pending', 'running') then '2026-01-01Z'::timestamptz + ((t - 1) * 5 + s) * interval '1 hour' end
@@ -111,8 +111,8 @@ func TestJ18JobsRefusesWhatNoFilterCanMean(t *testing.T) {
 func TestJ18JobsPagesThroughAThousandRows(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	d.exec(`insert into rebase.jobs (task, lane, run_at, crashes, status, finished_at)
-		select 't' || i % 3, 'l' || i % 2, '2026-01-01Z'::timestamptz + (i / 500) * interval '1 s', i % 2, v,
+	d.exec(`insert into rebase.jobs (task, lane, run_at, crashes, status, dead, finished_at)
+		select 't' || i % 3, 'l' || i % 2, '2026-01-01Z'::timestamptz + (i / 500) * interval '1 s', i % 2, v, v = 'failed',
 			case when v <> 'pending' then '2026-01-01Z'::timestamptz + (i / 500) * interval '1 s' end
 		from generate_series(1, 1100) i, unnest(array['pending', 'failed', 'succeeded']) v`)
 	for status, order := range map[rebase.Status]string{
@@ -175,8 +175,8 @@ func TestJ18AListingReadsLittleMoreThanItShows(t *testing.T) {
 			t.Parallel()
 			d := newDesk(t)
 			d.exec(`alter table rebase.jobs set (autovacuum_enabled = off)`)
-			d.exec(`insert into rebase.jobs (task, status, run_at, finished_at)
-				select 't' || i % 3, v, now() - i * interval '1 s', case when v <> 'pending' then now() - i * interval '1 s' end
+			d.exec(`insert into rebase.jobs (task, status, dead, run_at, finished_at)
+				select 't' || i % 3, v, v = 'failed', now() - i * interval '1 s', case when v <> 'pending' then now() - i * interval '1 s' end
 				from generate_series(1, 10000) i, unnest(array['pending', 'failed', 'succeeded']) v`)
 			d.pool.Reset() // a backend that ends reports what it has read
 			read := func() int {

@@ -22,9 +22,9 @@ func (q *Queue) round(ctx context.Context, statements ...statement) error {
 	}
 	defer conn.Release() // which closes it if it is in a transaction still
 	if c := conn.Conn(); describes(c.Config().DefaultQueryExecMode) {
-		return roundInSteps(ctx, c, operatorSettingsSQL, "60000", statements)
+		return withAdvice(roundInSteps(ctx, c, operatorSettingsSQL, "60000", statements))
 	}
-	return conn.SendBatch(ctx, roundBatch(operatorSettingsSQL, "60000", statements)).Close()
+	return withAdvice(conn.SendBatch(ctx, roundBatch(operatorSettingsSQL, "60000", statements)).Close())
 }
 
 // jobSQL reads one row by its primary key.
@@ -120,7 +120,7 @@ with old as (
   for no key update
 ), w as (
   update rebase.jobs j
-  set status = 'pending', fence = 0, attempts = 0, crashes = 0, setbacks = 0, run_at = now(), finished_at = null,
+  set status = 'pending', dead = false, fence = 0, attempts = 0, crashes = 0, setbacks = 0, run_at = now(), finished_at = null,
     started_at = null, locked_until = null, updated_at = now()
   from old
   where j.ctid = old.ctid and old.finished_at is not null
@@ -208,7 +208,7 @@ const (
 // that run already run on; enqueues go on. Pausing twice is pausing once.
 func (q *Queue) PauseTask(ctx context.Context, task string) error {
 	if reason := checkTask(task); reason != "" {
-		return &PayloadError{Task: storable(task, 100), Field: "task", Reason: reason}
+		return &PayloadError{Task: storable(task, 100), Field: "task", Reason: reason, call: "pause"}
 	}
 	if err := q.round(ctx, statement{sql: pauseSQL, args: []any{task}}); err != nil {
 		return fmt.Errorf("rebase: pause task %q: %w", task, err)
@@ -219,7 +219,7 @@ func (q *Queue) PauseTask(ctx context.Context, task string) error {
 // ResumeTask ends a pause; sleeping workers are woken.
 func (q *Queue) ResumeTask(ctx context.Context, task string) error {
 	if reason := checkTask(task); reason != "" {
-		return &PayloadError{Task: storable(task, 100), Field: "task", Reason: reason}
+		return &PayloadError{Task: storable(task, 100), Field: "task", Reason: reason, call: "resume"}
 	}
 	err := q.round(ctx, statement{sql: resumeSQL, args: []any{task}}, statement{sql: resumeAskSQL, args: []any{task, int32(q.notify)}})
 	if err != nil {

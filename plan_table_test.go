@@ -34,11 +34,12 @@ func (f *planTable) exec(t *testing.T, sql string, args ...any) {
 // far in the future, in lanes, once reaped; and the claims of the running ones.
 func (f *planTable) fill(t *testing.T) {
 	f.exec(t, `
-		insert into rebase.jobs (task, lane, status, fence, run_at, finished_at, attempts, runs, crashes, locked_by, locked_until, started_at, payload, idempotency_key, key_hash)
+		insert into rebase.jobs (task, lane, status, dead, fence, run_at, finished_at, attempts, runs, crashes, locked_by, locked_until, started_at, payload, idempotency_key, key_hash)
 		select
 			case k when 'busy' then 'busy' when 'nobody' then 'nobody' when 'laned' then 'laned' when 'paused' then 'paused' else 'plain' end,
 			case k when 'laned' then 'lane' || i % 200 else '' end,
 			case when k in ('succeeded', 'failed') then k when k = 'busy' then 'running' else 'pending' end,
+			k = 'failed',
 			case k when 'busy' then 1000 + i / 500 else 0 end,
 			case k when 'future' then now() + interval '1 day' else now() - interval '30 minutes' + i * interval '1 millisecond' end,
 			case when k in ('succeeded', 'failed') then now() - interval '2 days' - i % 997 * interval '1 hour' end,

@@ -48,6 +48,7 @@ with u as materialized (
 ), w as (
   update rebase.jobs j
   set status = case when u.ends then 'failed' else 'pending' end,
+    dead = u.ends,
     fence = 0,
     attempts = j.attempts - case when j.started_at is null then 1 else 0 end,
     crashes = least(j.crashes + 1, 1000),

@@ -16,8 +16,8 @@ import (
 
 // dead makes n dead letters of a task, each a second younger than the one before.
 func (d *desk) dead(task string, n int) {
-	d.exec(`insert into rebase.jobs (task, status, attempts, runs, finished_at, last_error, history)
-		select $1, 'failed', 3, 3, now() - (1000000 - i) * interval '1 s', 'error ' || i % 2, '[{"attempt": 3, "outcome": "failed"}]' from generate_series(1, $2::int) i`, task, n)
+	d.exec(`insert into rebase.jobs (task, status, dead, attempts, runs, finished_at, last_error, history)
+		select $1, 'failed', true, 3, 3, now() - (1000000 - i) * interval '1 s', 'error ' || i % 2, '[{"attempt": 3, "outcome": "failed"}]' from generate_series(1, $2::int) i`, task, n)
 }
 
 // J18: the filter selects, the limit ends, the oldest go first; rows begin anew.

@@ -63,6 +63,7 @@ with u as materialized (
 ), w as (
   update rebase.jobs j
   set status = u.ends,
+    dead = u.ends = 'failed',
     fence = case when u.kind = 'released' then 0 else -j.fence end,
     finished_at = case when u.ends <> 'pending' then now() end,
     run_at = case when u.ends = 'pending' and u.delay is not null then now() + u.delay else j.run_at end,

@@ -16,8 +16,8 @@ import (
 
 // aged fills the table with one job of each state, finished (or made) so long ago.
 func (r *rig) aged(age string) {
-	r.exec(`insert into rebase.jobs (task, status, fence, finished_at, run_at, created_at, updated_at, meta)
-		select 'old', s, case s when 'running' then id + 1 else 0 end, case when s not in ('pending', 'running') then now() - $1::interval end,
+	r.exec(`insert into rebase.jobs (task, status, dead, fence, finished_at, run_at, created_at, updated_at, meta)
+		select 'old', s, s = 'failed', case s when 'running' then id + 1 else 0 end, case when s not in ('pending', 'running') then now() - $1::interval end,
 			now() + interval '1 hour', now() - $1::interval, now() - $1::interval, jsonb_build_object('age', $1::text)
 		from unnest(array['pending', 'running', 'succeeded', 'failed', 'cancelled']) with ordinality u (s, id)`, age)
 }

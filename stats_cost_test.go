@@ -49,8 +49,8 @@ func (d *desk) explained() (buffers int, milliseconds float64, plans string) {
 
 // history makes finished rows, a few dead letters among them, and live ones.
 func (d *desk) history(finished, live int) {
-	d.exec(`insert into rebase.jobs (task, status, finished_at, run_at)
-		select 'old' || i % 10, case when i % 2000 = 0 then 'failed' else 'succeeded' end, now() - i * interval '1 s', now() - i * interval '1 s'
+	d.exec(`insert into rebase.jobs (task, status, dead, finished_at, run_at)
+		select 'old' || i % 10, case when i % 2000 = 0 then 'failed' else 'succeeded' end, i % 2000 = 0, now() - i * interval '1 s', now() - i * interval '1 s'
 		from generate_series(1, $1::int) i`, finished)
 	d.exec(`insert into rebase.jobs (task, run_at) select 'live' || i % 20, now() + (i % 200 - 100) * interval '1 s' from generate_series(1, $1::int) i`, live)
 }

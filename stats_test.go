@@ -28,20 +28,20 @@ func (d *desk) stats() *rebase.Stats {
 func TestM1StatsCountsTheLiveJobsOfEachTask(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	d.exec(`insert into rebase.jobs (task, run_at, attempts, crashes, status, fence, started_at, finished_at) values
-		('a', now() - interval '1 min', 0, 0, 'pending', 0, null, null),
-		('a', now() - interval '2 min', 2, 0, 'pending', 0, null, null),
-		('a', now() - interval '3 min', 1, 1, 'pending', 0, null, null),
-		('a', now() + interval '1 min', 0, 0, 'pending', 0, null, null),
-		('a', now() + interval '1 min', 1, 0, 'pending', 0, null, null),
-		('a', now() - interval '9 min', 1, 0, 'running', 1, now(), null),
-		('a', now() - interval '9 min', 1, 0, 'running', 2, null, null),
-		('a', now(), 3, 0, 'failed', 0, now(), now()),
-		('a', now(), 1, 0, 'succeeded', 0, now(), now()),
-		('b', now() - interval '1 min', 0, 0, 'pending', 0, null, null),
-		('c', now() - interval '1 min', 1, 2, 'pending', 0, null, null),
-		('d', now(), 3, 0, 'failed', 0, now(), now()),
-		('e', now(), 1, 0, 'cancelled', 0, now(), now())`)
+	d.exec(`insert into rebase.jobs (task, run_at, attempts, crashes, status, dead, fence, started_at, finished_at) values
+		('a', now() - interval '1 min', 0, 0, 'pending', false, 0, null, null),
+		('a', now() - interval '2 min', 2, 0, 'pending', false, 0, null, null),
+		('a', now() - interval '3 min', 1, 1, 'pending', false, 0, null, null),
+		('a', now() + interval '1 min', 0, 0, 'pending', false, 0, null, null),
+		('a', now() + interval '1 min', 1, 0, 'pending', false, 0, null, null),
+		('a', now() - interval '9 min', 1, 0, 'running', false, 1, now(), null),
+		('a', now() - interval '9 min', 1, 0, 'running', false, 2, null, null),
+		('a', now(), 3, 0, 'failed', true, 0, now(), now()),
+		('a', now(), 1, 0, 'succeeded', false, 0, now(), now()),
+		('b', now() - interval '1 min', 0, 0, 'pending', false, 0, null, null),
+		('c', now() - interval '1 min', 1, 2, 'pending', false, 0, null, null),
+		('d', now(), 3, 0, 'failed', true, 0, now(), now()),
+		('e', now(), 1, 0, 'cancelled', false, 0, now(), now())`)
 	d.exec(`insert into rebase.workers (id, host, tasks, concurrency, lease, limits, seen_at) values
 		('w1', 'h', '{a,b}', 5, '5 min', '{"a": {"slots": 2}}', now()),
 		('w2', 'h', '{a}', 3, '5 min', '{"a": {"slots": 9}}', now() - interval '89 s'),

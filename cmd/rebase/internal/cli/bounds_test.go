@@ -69,6 +69,8 @@ func TestMistakesOfTheCommandLineEndWithTwo(t *testing.T) {
 		require.Contains(t, said, c[0])
 		require.Contains(t, said, "--help'.\n")
 	}
+	require.Contains(t, d.fails(2, "show", "x1"), "See 'rebase show --help'.\n")
+	require.Contains(t, d.fails(2, "schedules", "stop"), "See 'rebase schedules --help'.\n")
 }
 
 // The address is in no output, whatever goes wrong with it. Only the server itself may name a
@@ -132,6 +134,28 @@ func TestWithoutTheSchemaEveryCommandSaysSo(t *testing.T) {
 	require.JSONEq(t, `{"ok": true, "version": 3}`, d.ok("check", "--json"))
 }
 
+// A role without privileges: the server's words, and the exit code of the documents.
+func TestARoleWithoutPrivilegesIsToldSo(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	var role string
+	require.NoError(t, d.pool.QueryRow(t.Context(), `select 'cli_' || right(current_database(), 12)`).Scan(&role))
+	d.exec("create role " + role)
+	t.Cleanup(func() { // roles are the whole server's
+		_, err := d.pool.Exec(context.Background(), "drop role "+role)
+		require.NoError(t, err)
+	})
+	address, err := url.Parse(pgtest.URL(t, d.pool))
+	require.NoError(t, err)
+	query := address.Query()
+	query.Set("options", "-crole="+role)
+	address.RawQuery = query.Encode()
+	for _, args := range everything {
+		said := d.fails(6, append(args, "--database-url", address.String())...)
+		require.Regexp(t, `(the role lacks privileges: permission denied for |schema: no permission on )`, said, args)
+	}
+}
+
 // J25: what --sql prints makes the schema, without a database's address.
 func TestMigrateSQLMakesTheSchema(t *testing.T) {
 	t.Parallel()
@@ -157,8 +181,8 @@ const nasty = "a\x1b]0;owned\a\x1b[2J\r\u009b31m\u202eb\x7f"
 func TestTextOfRowsIsNoCommandToTheTerminal(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	d.exec(`insert into rebase.jobs (task, lane, status, finished_at, last_error, idempotency_key, key_hash, meta, payload, locked_by, history)
-		select $1, $1, s, case when s = 'pending' then null else now() end, $1, $1, '\x00', jsonb_build_object($1::text, $1::text), to_jsonb($1::text), $1,
+	d.exec(`insert into rebase.jobs (task, lane, status, dead, finished_at, last_error, idempotency_key, key_hash, meta, payload, locked_by, history)
+		select $1, $1, s, s = 'failed', case when s = 'pending' then null else now() end, $1, $1, '\x00', jsonb_build_object($1::text, $1::text), to_jsonb($1::text), $1,
 		jsonb_build_array(jsonb_build_object('attempt', 1, 'run', 1, 'started_at', now(), 'ended_at', now(), 'worker', $1::text, 'outcome', 'failed', 'error', $1::text))
 		from unnest(array['pending', 'failed', 'succeeded']) s`, nasty)
 	d.exec(`insert into rebase.workers (id, host, tasks, concurrency, lease) values ($1, $1, array[$1], 1, '1 h')`, nasty)

@@ -28,8 +28,8 @@ func looks() [][]string {
 // history makes finished rows, one in 2,000 a dead letter, and live ones. The newest ended a
 // minute ago.
 func (d *desk) history(finished, live int) {
-	d.exec(`insert into rebase.jobs (task, status, finished_at, run_at, created_at)
-		select 'old' || i % 10, case when i % 2000 = 0 then 'failed' else 'succeeded' end, t, t, t
+	d.exec(`insert into rebase.jobs (task, status, dead, finished_at, run_at, created_at)
+		select 'old' || i % 10, case when i % 2000 = 0 then 'failed' else 'succeeded' end, i % 2000 = 0, t, t, t
 		from generate_series(1, $1::int) i cross join lateral (select now() - interval '1 minute' - ($1 - i) * interval '100 ms' as t) x`, finished)
 	d.exec(`insert into rebase.jobs (task, run_at) select 'live' || i % 20, now() + (i % 200 - 100) * interval '1 s' from generate_series(1, $1::int) i`, live)
 }

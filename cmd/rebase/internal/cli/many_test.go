@@ -40,7 +40,7 @@ func TestRedriveTakesWhatTheFilterSelects(t *testing.T) {
 func TestRedriveCountsItsLimitAlsoWhenAllEndedAtOnce(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	d.exec(`insert into rebase.jobs (task, status, finished_at) select 't', 'failed', now() - interval '1 hour' from generate_series(1, 1500)`)
+	d.exec(`insert into rebase.jobs (task, status, dead, finished_at) select 't', 'failed', true, now() - interval '1 hour' from generate_series(1, 1500)`)
 	require.Equal(t, "redriven 1,200 of 1,200 dead letters\n", d.ok("redrive", "--limit", "1200", "--yes"))
 	require.Equal(t, 300, d.count("dead"))
 	d.exec(`delete from rebase.jobs`)

@@ -40,7 +40,7 @@ func TestWatchBeginsWithTheRatesOfTheLastTenSeconds(t *testing.T) {
 	d := newDesk(t)
 	d.exec(`insert into rebase.jobs (task, created_at, run_at) select 'old', now() - interval '1 minute', now() - interval '1 minute' from generate_series(1, 500)`)
 	d.exec(`insert into rebase.jobs (task, created_at) select 'mail', now() - interval '5 s' from generate_series(1, 100)`)
-	d.exec(`insert into rebase.jobs (task, status, created_at, finished_at) select 'mail', case when i <= 20 then 'failed' else 'succeeded' end, now() - interval '1 minute', now() - interval '5 s'
+	d.exec(`insert into rebase.jobs (task, status, dead, created_at, finished_at) select 'mail', case when i <= 20 then 'failed' else 'succeeded' end, i <= 20, now() - interval '1 minute', now() - interval '5 s'
 		from generate_series(1, 80) i`)
 	frames := decode[watched](t, d.ok("watch", "--count", "1", "--json"))
 	require.Len(t, frames, 1)
