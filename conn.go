@@ -41,9 +41,6 @@ type session struct {
 	mode      pgx.QueryExecMode // of conn
 }
 
-// roundTimeout bounds a round on the client; the server's statement_timeout is
-// shorter, so that a slow statement ends as an error and not as a lost connection.
-// Both are far below the shortest lease's third.
 const (
 	beginSQL = `begin isolation level read committed read write`
 
@@ -373,7 +370,8 @@ func (s *session) transaction(ctx context.Context, limit time.Duration, f func(c
 	return nil
 }
 
-// milliseconds is the statement_timeout of a round: shorter than the client's limit.
+// milliseconds is the statement_timeout of a round: shorter than the client's limit, so that
+// a slow statement ends as an error and not as a lost connection.
 func milliseconds(limit time.Duration) string {
 	return strconv.FormatInt(max(limit*3/4, 100*time.Millisecond).Milliseconds(), 10)
 }

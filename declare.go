@@ -1,7 +1,6 @@
 package rebase
 
 import (
-	"cmp"
 	"context"
 	"time"
 
@@ -137,7 +136,10 @@ func (e *engine) bringBack(ctx context.Context) error {
 		if err != nil {
 			continue // stays marked, or will be when it is due
 		}
-		sql := cmp.Or(map[bool]string{true: healSQL}[s.Error != ""], anchorSQL)
+		sql := anchorSQL
+		if s.Error != "" {
+			sql = healSQL
+		}
 		slot, at := p.next(now.UTC().Add(-p.offset))
 		err = e.results.round(ctx, e.roundLimit(), statement{sql: sql, args: []any{s.ID, timeOrNil(slot), timeOrNil(at), s.version}})
 		if err != nil && !isRefused(err) { // refused: locked by somebody; in a minute

@@ -1,7 +1,6 @@
 package rebase
 
 import (
-	"cmp"
 	"context"
 	"log/slog"
 	"slices"
@@ -255,7 +254,7 @@ func (e *engine) begin(a *attempt, now time.Time) {
 	if a.timeout > 0 {
 		a.deadline = now.Add(a.timeout)
 	}
-	e.arm(cmp.Or(a.deadline, a.claim.deadline))
+	e.arm(a.deadline)
 	e.arm(a.claim.deadline)
 	if a.job.crashes > 0 {
 		e.arm(now.Add(e.probation()))

@@ -35,7 +35,7 @@ type EnqueueOptions struct {
 	// IdempotencyKey allows one unfinished (pending or running) job for each task
 	// and key; "" is no key. An event that arrives while its key is *running* is a
 	// duplicate too: put what tells events apart into the key. Once the job has
-	// ended the key can be used again.
+	// ended the key can be used again. At most 1 MiB.
 	IdempotencyKey string
 	// Lane is the tenant, endpoint or customer that the job belongs to: lanes of a
 	// task share its slots fairly. At most 255 bytes.
@@ -79,7 +79,11 @@ func (q *Queue) encode(items []Item) ([]jobRow, error) {
 	for i, item := range items {
 		field, reason := rows[i].encode(item, q.maxPayload)
 		if reason != "" {
-			return nil, &PayloadError{Index: i, Task: storable(item.Task, 100), Field: field, Reason: reason}
+			refused := &PayloadError{Index: i, Task: storable(item.Task, 100), Field: field, Reason: reason}
+			if len(items) == 1 {
+				refused.call = "enqueue"
+			}
+			return nil, refused
 		}
 	}
 	return rows, nil
@@ -175,7 +179,7 @@ func insertJobs(ctx context.Context, db querier, rows []jobRow, mode NotifyMode)
 		err = findDuplicates(ctx, db, rows, done)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("rebase: enqueue: %w", err)
+		return nil, fmt.Errorf("rebase: enqueue: %w", withAdvice(err))
 	}
 	return done, nil
 }

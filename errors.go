@@ -1,6 +1,7 @@
 package rebase
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,10 +52,13 @@ type PayloadError struct {
 	Task   string // as given, shortened
 	Field  string // "payload", "task", "lane", "idempotency_key", "meta", "delay", "run_at" or "max_attempts"
 	Reason string // what is wrong, with the value where it is short
+
+	call string // what was refused, where that is no item of a batch
 }
 
 func (e *PayloadError) Error() string {
-	return fmt.Sprintf("rebase: enqueue: item %d, task %q: %s: %s", e.Index, e.Task, e.Field, e.Reason)
+	call := cmp.Or(e.call, fmt.Sprintf("enqueue: item %d", e.Index))
+	return fmt.Sprintf("rebase: %s: task %q: %s: %s", call, e.Task, e.Field, e.Reason)
 }
 
 // PanicError is the error of an attempt whose handler panicked or called

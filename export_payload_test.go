@@ -10,10 +10,3 @@ var (
 	Storable      = storable
 	ErrorText     = errorText
 )
-
-// CheckJSON is the pass over the bytes alone.
-func CheckJSON(b []byte) string {
-	c := jsonCheck{b: b}
-	_, why := c.run()
-	return why
-}

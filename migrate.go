@@ -71,7 +71,7 @@ func (q *Queue) Migrate(ctx context.Context) error {
 			if _, ok := errors.AsType[*SchemaError](err); ok {
 				return err
 			}
-			return fmt.Errorf("rebase: migrate: version %d: %w", m.version, err)
+			return fmt.Errorf("rebase: migrate: %w", err)
 		}
 	}
 	return nil
@@ -108,11 +108,34 @@ func apply(ctx context.Context, tx pgx.Tx, m migration) error {
 		return err
 	}
 	version, _, err := schemaVersion(ctx, tx)
+	if isForbidden(err) {
+		return fmt.Errorf("the role can't read rebase.migrations; let the schema's owner migrate: %w", err)
+	}
 	if err != nil || version >= m.version {
 		return err
 	}
 	// Many statements in one string: only the simple protocol takes that.
 	_, err = tx.Conn().PgConn().Exec(ctx, m.sql).ReadAll()
+	switch {
+	case isForbidden(err):
+		return fmt.Errorf("version %d: the role may not change the schema; let its owner migrate, or one who may create a schema: %w", m.version, err)
+	case err != nil:
+		return fmt.Errorf("version %d: %w", m.version, err)
+	}
+	return nil
+}
+
+// isForbidden recognises insufficient_privilege.
+func isForbidden(err error) bool {
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pgErr.Code == "42501"
+}
+
+// withAdvice says what to do where the schema isn't there yet.
+func withAdvice(err error) error {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "42P01" && strings.Contains(pgErr.Message, "rebase.") { // undefined_table
+		return fmt.Errorf("the schema is missing, call Queue.Migrate: %w", err)
+	}
 	return err
 }
 
@@ -161,7 +184,7 @@ func check(ctx context.Context, db querier) error {
 		return err
 	}
 	version, minReader, err := schemaVersion(ctx, db)
-	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "42501" { // insufficient_privilege
+	if isForbidden(err) {
 		return schemaError(0, "no permission on rebase.migrations: grant usage on schema rebase and the tables to this role")
 	}
 	if err != nil {

@@ -38,7 +38,8 @@ type Options struct {
 	// Notify says when an enqueue sends a NOTIFY. If zero, Gated.
 	Notify NotifyMode
 	// OnEvent, if not nil, is called for every event in the life of a job, one at
-	// a time, on a goroutine that no job waits for.
+	// a time, on a goroutine that no job waits for. Of an attempt that failed and is
+	// tried again it is the only one to be told; the log has what failed for good.
 	OnEvent func(Event)
 }
 
@@ -83,9 +84,10 @@ func New(pool *pgxpool.Pool, opts *Options) *Queue {
 }
 
 // Enqueue makes a job in a transaction of its own: when it returns without error
-// the job is there. The payload is any value for encoding/json; a json.RawMessage
-// is taken as it is. A job whose idempotency key an unfinished job of the task
-// has already is a duplicate: no job is made and no error returned.
+// the job is there. The payload is any value for encoding/json. JSON that is ready
+// is a json.RawMessage: a string would be a JSON string, and a []byte is refused. A
+// job whose idempotency key an unfinished job of the task has already is a
+// duplicate: no job is made and no error returned.
 //
 // It returns a *PayloadError, before any SQL, for what can't be stored.
 func (q *Queue) Enqueue(ctx context.Context, task string, payload any, opts *EnqueueOptions) (Enqueued, error) {

@@ -22,7 +22,7 @@ import (
 // whose code declares it, or set at run time, and then fired by any worker.
 
 // CatchUp says what happens to slots that were missed because no worker was there: CatchUpOne,
-// CatchUpSkip or CatchUpAll(n). The zero value is CatchUpOne.
+// CatchUpSkip or CatchUpAll(n). The zero value is CatchUpOne; any below zero skips.
 type CatchUp int
 
 const (
@@ -45,7 +45,8 @@ type Schedule struct {
 	Cron string
 	// Zone is the IANA name of the time zone in which Cron is read. If "", UTC.
 	Zone string
-	// Task, Lane, Payload, MaxAttempts and Meta are those of the jobs.
+	// Task, Lane, Payload, MaxAttempts and Meta are those of the jobs. Of a typed constant
+	// Task is string(SendReport); that Payload is of its type nobody checks.
 	Task        string
 	Lane        string
 	Payload     any
@@ -143,7 +144,7 @@ func (p *plannedSchedule) next(t time.Time) (slot, at time.Time) {
 	return slot, slot.Add(p.offset)
 }
 
-// catchUp is what stands in the column: how many missed slots are fired.
+// column is what stands in the table: how many missed slots are fired.
 func (c CatchUp) column() int {
 	switch {
 	case c == CatchUpOne:
@@ -178,7 +179,7 @@ func (w *Worker) Schedule(s Schedule) {
 	defer w.mu.Unlock()
 	switch {
 	case w.started:
-		panic(fmt.Sprintf("rebase: schedule %q: the worker is running already", s.ID))
+		panic(fmt.Sprintf("rebase: schedule %q: Run has begun; declare before it", s.ID))
 	case w.schedules[s.ID] != nil:
 		panic(fmt.Sprintf("rebase: schedule %q is declared already", s.ID))
 	}

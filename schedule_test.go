@@ -220,7 +220,7 @@ func TestScheduleIsDeclaredOnceAndBeforeRun(t *testing.T) {
 	require.PanicsWithValue(t, `rebase: schedule "a" is declared already`, func() { w.Schedule(minutely("a")) })
 	_, err := w.RunOnce(t.Context())
 	require.NoError(t, err)
-	require.PanicsWithValue(t, `rebase: schedule "b": the worker is running already`, func() { w.Schedule(minutely("b")) })
+	require.PanicsWithValue(t, `rebase: schedule "b": Run has begun; declare before it`, func() { w.Schedule(minutely("b")) })
 }
 
 // C17: at 12:00 a daily 10:00 becomes 11:00: nothing today, tomorrow 11:00.

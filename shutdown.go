@@ -105,13 +105,12 @@ func (e *engine) drained() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	k := &e.look
-	if len(e.tasks) == 0 {
-		return true
-	}
 	switch {
+	case len(e.tasks) == 0:
+		return true
 	case e.running > 0 || e.buffered > 0:
 		return false
-	case e.onceErr != nil || len(e.tasks) == 0:
+	case e.onceErr != nil:
 		return true
 	case e.unsaved > 0 || len(e.over) > 0 || k.more || k.woken:
 		return false

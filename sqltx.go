@@ -33,7 +33,7 @@ func (q *Queue) EnqueueSQL(ctx context.Context, tx SQLTx, task string, payload a
 		_, err = querySQL(ctx, tx, findDuplicateSQL, []any{r.task, r.hash}, &done.ID)
 	}
 	if err != nil {
-		return Enqueued{}, fmt.Errorf("rebase: enqueue: %w", err)
+		return Enqueued{}, fmt.Errorf("rebase: enqueue: %w", withAdvice(err))
 	}
 	q.uncommitted(rows, []Enqueued{done})
 	return done, nil

@@ -35,8 +35,10 @@ type Stats struct {
 	// AbandonedHandlers run on although their attempt has timed out or its lease was
 	// lost, over all live workers.
 	AbandonedHandlers int
-	// Totals are counts since the counters began, by name: "succeeded", "failed", "dead",
-	// "claims" and so on, of workers that are gone and of those alive.
+	// Totals are counts since the counters began, by name, of workers that are gone and of
+	// those alive: "claimed" jobs by "claims" statements; "succeeded", "dead" and
+	// "cancelled" jobs; "failed" attempts that another followed; "snoozed", "setbacks" and
+	// "released", which used none; "lost", "reaped" and "lease_expired".
 	Totals map[string]int64
 
 	// LockWaits are sessions that wait for a lock while they use the queue's tables.

@@ -14,6 +14,8 @@ import (
 // A Task is the name of a kind of job, with its payload's type:
 //
 //	const SendWelcome rebase.Task[Welcome] = "send-welcome"
+//
+// A name has 1 to 255 bytes and no control characters.
 type Task[T any] string
 
 // Enqueue makes a job in a transaction of its own. See [Queue.Enqueue].

@@ -62,11 +62,15 @@ func (e *engine) unservedDuty(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// tellUnserved logs what has changed since the last look.
+// tellUnserved logs what has changed since the last look. RunOnce looks before this worker's own
+// row is there, so the table may not know yet that it serves a task.
 func (e *engine) tellUnserved(tasks []string) {
 	e.set(&e.duties.unserved, time.Now().Add(unservedPeriod))
 	seen := map[string]bool{}
 	for _, t := range tasks {
+		if e.byName[t] != nil {
+			continue
+		}
 		if seen[t] = true; !e.unserved[t] {
 			e.log.Warn("rebase: jobs are due and no live worker serves their task", "task", t, "worker", e.id)
 		}

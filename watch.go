@@ -103,14 +103,18 @@ func (e *engine) timedOut(a *attempt) {
 	e.log.Warn("rebase: attempt timed out; its slot is free, and what its handler still returns is dropped",
 		"job_id", a.job.ID, "task", a.job.Task, "attempt", a.job.Attempts, "worker", e.id, "timeout", a.timeout)
 	e.events.add(e.event(EventAbandoned, a, ErrTimeout))
-	o := outcome{
-		kind: kindFailed, cause: ErrTimeout, delay: e.delay(a, a.job.Attempts, ErrTimeout),
-		err: "attempt timed out after " + a.timeout.String(),
-	}
+	o := e.timeoutOutcome(a)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if a.state == stateRunning {
 		e.save(a, o)
+	}
+}
+
+func (e *engine) timeoutOutcome(a *attempt) outcome {
+	return outcome{
+		kind: kindFailed, cause: ErrTimeout, delay: e.delay(a, a.job.Attempts, ErrTimeout),
+		err: "attempt timed out after " + a.timeout.String(),
 	}
 }
 

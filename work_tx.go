@@ -143,7 +143,7 @@ func (e *engine) runTx(ctx context.Context, tx pgx.Tx, a *attempt) error {
 	e.mu.Unlock()
 	o := e.judge(cause, a, completing, returned)
 	if cause == ErrTimeout {
-		o = outcome{kind: kindFailed, cause: ErrTimeout, delay: e.delay(a, a.job.Attempts, ErrTimeout), err: "attempt timed out after " + a.timeout.String()}
+		o = e.timeoutOutcome(a)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -180,7 +180,7 @@ func (w *Worker) Register(task string, h Handler, opts *TaskOptions) {
 	case err != nil:
 		panic(fmt.Sprintf("rebase: Register: task %q: %v", task, err))
 	case w.started:
-		panic(fmt.Sprintf("rebase: Register: task %q: the worker is running already", task))
+		panic(fmt.Sprintf("rebase: Register: task %q: Run has begun; register before it", task))
 	case w.names[task] != nil:
 		panic(fmt.Sprintf("rebase: Register: task %q has a handler already", task))
 	}
@@ -231,7 +231,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer w.finished(e)
+	defer w.finished()
 	return e.work(ctx)
 }
 
@@ -239,12 +239,13 @@ func (w *Worker) Run(ctx context.Context) error {
 // returns how many attempts it ran. It also takes back expired claims and fires due
 // schedules. It is for tests and for programs started by a timer. When ctx ends it shuts
 // down as Run does. Unlike Run it returns an error when the database can't be reached.
+// Jobs whose task the worker has no handler for are left alone: without any it returns 0.
 func (w *Worker) RunOnce(ctx context.Context) (int, error) {
 	e, err := w.start(ctx, true)
 	if err != nil {
 		return 0, err
 	}
-	defer w.finished(e)
+	defer w.finished()
 	err = e.work(ctx)
 	return e.attempts, err
 }
@@ -260,7 +261,7 @@ func (w *Worker) start(ctx context.Context, once bool) (*engine, error) {
 	return w.engine, nil
 }
 
-func (w *Worker) finished(e *engine) {
+func (w *Worker) finished() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.engine = nil

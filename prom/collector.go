@@ -117,7 +117,7 @@ var taskFigures = []figure[*taskState]{
 	taskGauge("rebase_jobs_retrying", "Jobs, ready or scheduled, that have used an attempt.", func(t *taskState) float64 { return float64(t.Retrying) }),
 	taskGauge("rebase_jobs_capped", "1 if there are more unfinished jobs than were counted, so that the counts mean: at least.", func(t *taskState) float64 { return number(t.Capped) }),
 	taskGauge("rebase_jobs_oldest_ready_age_seconds", "How long the oldest ready job has been due.", func(t *taskState) float64 { return t.OldestReady.Seconds() }),
-	taskGauge("rebase_dead_letters", "Failed jobs that are kept, of the latest 10,000 of all tasks.", func(t *taskState) float64 { return float64(t.DeadLetters) }),
+	taskGauge("rebase_dead_letters", "Failed jobs that are kept, of the latest 5,000 of all tasks.", func(t *taskState) float64 { return float64(t.DeadLetters) }),
 	taskGauge("rebase_task_workers", "Live workers that serve the task.", func(t *taskState) float64 { return float64(t.Workers) }),
 	busyGauge("rebase_task_slots", "How many jobs of the task can run at once, over all live workers. Absent while it has no jobs.", func(t *taskState) float64 { return float64(t.Slots) }),
 	busyGauge("rebase_task_paused", "1 if the task is paused. Absent while it has no jobs.", func(t *taskState) float64 { return number(t.Paused) }),

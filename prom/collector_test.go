@@ -41,7 +41,7 @@ const busyQueue = `
 # HELP rebase_abandoned_handlers Handlers that run on although their attempts have timed out or lost their leases, over all live workers.
 # TYPE rebase_abandoned_handlers gauge
 rebase_abandoned_handlers 0
-# HELP rebase_dead_letters Failed jobs that are kept, of the latest 10,000 of all tasks.
+# HELP rebase_dead_letters Failed jobs that are kept, of the latest 5,000 of all tasks.
 # TYPE rebase_dead_letters gauge
 rebase_dead_letters{task="idle"} 0
 rebase_dead_letters{task="lost"} 0

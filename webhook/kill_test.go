@@ -86,38 +86,58 @@ func startSender(t *testing.T, database, target string) *exec.Cmd {
 	return cmd
 }
 
+// A ledger is what a receiver has got. From the request number "before" on it holds its answers
+// until whoever waits for them is dead.
+type ledger struct {
+	before       int
+	amid, killed chan struct{}
+
+	mu     sync.Mutex
+	bodies map[string][32]byte // by the id of the delivery
+	times  map[string]int
+	total  int
+	differ string // an id that came with two bodies
+}
+
+func newLedger(before int) *ledger {
+	return &ledger{before: before, amid: make(chan struct{}), killed: make(chan struct{}), bodies: map[string][32]byte{}, times: map[string]int{}}
+}
+
+func (l *ledger) receive(_ http.ResponseWriter, req *http.Request) {
+	body, err := io.ReadAll(req.Body)
+	if err != nil {
+		return // cut off in the middle
+	}
+	n := l.enter(req.Header.Get(webhook.HeaderDelivery), sha256.Sum256(body))
+	if n == l.before {
+		close(l.amid)
+	}
+	if n >= l.before {
+		<-l.killed
+	}
+}
+
+// enter returns how many requests there have been.
+func (l *ledger) enter(id string, sum [32]byte) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if old, seen := l.bodies[id]; seen && old != sum {
+		l.differ = id
+	}
+	l.bodies[id] = sum
+	l.times[id]++
+	l.total++
+	return l.total
+}
+
 // H2, W7: the sender is killed amid 1,000 deliveries, with answers outstanding. Each arrives
 // at least once, those that were cut off arrive again, and no id has two bodies.
 func TestKilledSendersDeliveriesArriveAndNoIDHasTwoBodies(t *testing.T) {
 	t.Parallel()
-	const deliveries, before = 1000, 300
+	const deliveries = 1000
 	r := newRig(t)
-	var mu sync.Mutex
-	bodies, times, total := map[string][32]byte{}, map[string]int{}, 0
-	differ := ""
-	amid, killed := make(chan struct{}), make(chan struct{})
-	target := serve(t, func(_ http.ResponseWriter, req *http.Request) {
-		body, err := io.ReadAll(req.Body)
-		if err != nil {
-			return // cut off in the middle
-		}
-		id, sum := req.Header.Get(webhook.HeaderDelivery), sha256.Sum256(body)
-		mu.Lock()
-		if old, seen := bodies[id]; seen && old != sum {
-			differ = id
-		}
-		bodies[id] = sum
-		times[id]++
-		total++
-		n := total
-		mu.Unlock()
-		if n == before {
-			close(amid)
-		}
-		if n >= before { // hold the answers until the one who waits for them is dead
-			<-killed
-		}
-	})
+	got := newLedger(300)
+	target := serve(t, got.receive)
 	var batch []webhook.Delivery
 	for i := range deliveries {
 		batch = append(batch, webhook.Delivery{Endpoint: "shop", Event: "n", Body: fmt.Appendf(nil, `{"n": %d}`, i)})
@@ -127,13 +147,13 @@ func TestKilledSendersDeliveriesArriveAndNoIDHasTwoBodies(t *testing.T) {
 
 	victim := startSender(t, pgtest.URL(t, r.pool), target)
 	select {
-	case <-amid:
+	case <-got.amid:
 	case <-time.After(2 * patience):
 		require.Fail(t, "the sender does not get there")
 	}
 	require.NoError(t, victim.Process.Kill())
 	_ = victim.Wait()
-	close(killed)
+	close(got.killed)
 	startSender(t, pgtest.URL(t, r.pool), target)
 	require.Eventually(t, func() bool {
 		var left int
@@ -141,19 +161,19 @@ func TestKilledSendersDeliveriesArriveAndNoIDHasTwoBodies(t *testing.T) {
 		return err == nil && left == 0
 	}, 3*patience, 100*time.Millisecond)
 
-	mu.Lock()
-	defer mu.Unlock()
-	require.Empty(t, differ, "an id with two bodies")
+	got.mu.Lock()
+	defer got.mu.Unlock()
+	require.Empty(t, got.differ, "an id with two bodies")
 	twice := 0
 	for i, s := range sent {
-		sum, ok := bodies[s.ID]
+		sum, ok := got.bodies[s.ID]
 		require.True(t, ok, "delivery %d never arrived", i)
 		require.Equal(t, sha256.Sum256(batch[i].Body), sum)
-		if times[s.ID] > 1 {
+		if got.times[s.ID] > 1 {
 			twice++
 		}
 	}
-	require.Len(t, bodies, deliveries)
+	require.Len(t, got.bodies, deliveries)
 	require.Positive(t, twice, "the kill hit nothing")
-	t.Logf("%d requests for %d deliveries, %d of them more than once", total, deliveries, twice)
+	t.Logf("%d requests for %d deliveries, %d of them more than once", got.total, deliveries, twice)
 }

@@ -15,6 +15,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -64,7 +65,7 @@ func (s *PGStore) Endpoint(ctx context.Context, id string) (Endpoint, error) {
 	case errors.Is(err, pgx.ErrNoRows):
 		return Endpoint{}, fmt.Errorf("%w: %s", ErrNotFound, quoted(id))
 	case err != nil:
-		return Endpoint{}, fmt.Errorf("webhook: endpoint %s: %w", quoted(id), err)
+		return Endpoint{}, tableError("endpoint", id, err)
 	case disabled:
 		return Endpoint{}, fmt.Errorf("%w: %s", ErrDisabled, quoted(id))
 	}
@@ -127,7 +128,7 @@ func (s *PGStore) Put(ctx context.Context, id string, e Endpoint) error {
 		return &EndpointError{Field: "URL", Reason: "is not a URL"}
 	}
 	if _, err := s.pool.Exec(ctx, putSQL, id, sealed, strings.ToValidUTF8(u.Scheme+"://"+u.Host, "\ufffd")); err != nil {
-		return fmt.Errorf("webhook: put %s: %w", quoted(id), err)
+		return tableError("put", id, err)
 	}
 	return nil
 }
@@ -151,7 +152,7 @@ func (s *PGStore) Delete(ctx context.Context, id string) error {
 		return nil
 	}
 	if _, err := s.pool.Exec(ctx, `delete from rebase.webhook_endpoints where id = $1`, id); err != nil {
-		return fmt.Errorf("webhook: delete %s: %w", quoted(id), err)
+		return tableError("delete", id, err)
 	}
 	return nil
 }
@@ -169,9 +170,17 @@ func (s *PGStore) Disable(ctx context.Context, id, reason string) error {
 	}
 	reason = strings.ToValidUTF8(strings.ReplaceAll(reason, "\x00", "\ufffd"), "\ufffd")
 	if _, err := s.pool.Exec(ctx, disableSQL, id, reason); err != nil {
-		return fmt.Errorf("webhook: disable %s: %w", quoted(id), err)
+		return tableError("disable", id, err)
 	}
 	return nil
+}
+
+// tableError says what to do where the table isn't there yet: Queue.Migrate doesn't make it.
+func tableError(verb, id string, err error) error {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "42P01" { // undefined_table
+		err = fmt.Errorf("the table is missing, call PGStore.Migrate: %w", err)
+	}
+	return fmt.Errorf("webhook: %s %s: %w", verb, quoted(id), err)
 }
 
 // badEndpointID says why a text can't be an endpoint's id: it is a lane, so what the queue

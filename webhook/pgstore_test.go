@@ -229,3 +229,20 @@ func TestDeliveriesByPGStore(t *testing.T) {
 	require.Equal(t, rebase.StatusPending, job.Status, "another process may be able to open it")
 	require.Equal(t, `webhook: store: webhook: endpoint "shop": webhook: seal: not sealed by AESGCM`, job.LastError)
 }
+
+// The table is made by a Migrate of its own, which is easily forgotten beside the queue's.
+func TestPGStoreWithoutItsTableSaysWhatToDo(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := webhook.NewPGStore(r.pool, newSealer(t, 'k'))
+	ctx := t.Context()
+	_, err := s.Endpoint(ctx, "shop")
+	for verb, err := range map[string]error{
+		"endpoint": err,
+		"put":      s.Put(ctx, "shop", r.endpoint("a.test")),
+		"disable":  s.Disable(ctx, "shop", "gone"),
+		"delete":   s.Delete(ctx, "shop"),
+	} {
+		require.ErrorContains(t, err, `webhook: `+verb+` "shop": the table is missing, call PGStore.Migrate: `)
+	}
+}

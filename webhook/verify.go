@@ -7,6 +7,7 @@ package webhook
 // leaves no second spelling of the same signature.
 
 import (
+	"cmp"
 	"crypto/subtle"
 	"errors"
 	"fmt"
@@ -154,12 +155,9 @@ func (v *Verifier) checkSecrets() error {
 }
 
 func (v *Verifier) checkTime(at time.Time) error {
-	tolerance := v.Tolerance
+	tolerance := cmp.Or(v.Tolerance, defaultTolerance)
 	if tolerance < 0 {
 		return nil
-	}
-	if tolerance == 0 {
-		tolerance = defaultTolerance
 	}
 	now := time.Now
 	if v.Now != nil {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/rebasejobs/rebase"
@@ -61,19 +62,13 @@ func work(ctx context.Context) error {
 // recorder is the handler: it leaves a row, in the transaction that ends its job.
 func recorder(pool *pgxpool.Pool, worker string) rebase.Handler {
 	return func(ctx context.Context, job *rebase.Job) error {
-		tx, err := pool.Begin(ctx)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // does nothing after the commit
-		_, err = tx.Exec(ctx, `insert into rebase_cron.ran (job_id, schedule, worker) values ($1, $2::jsonb #>> '{}', $3)`, job.ID, string(job.Payload), worker)
-		if err != nil {
-			return err
-		}
-		if err := job.CompleteTx(ctx, tx); err != nil {
-			return err
-		}
-		return tx.Commit(ctx)
+		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, `insert into rebase_cron.ran (job_id, schedule, worker) values ($1, $2::jsonb #>> '{}', $3)`, job.ID, string(job.Payload), worker)
+			if err != nil {
+				return err
+			}
+			return job.CompleteTx(ctx, tx)
+		})
 	}
 }
 

@@ -173,10 +173,17 @@ func (f field) value(s, item string) (v int, reason string) {
 		}
 	}
 	v, ok := number(s)
-	if !ok || v < f.min || v > f.max {
-		return 0, fmt.Sprintf("%q in %q is not %d to %d", s, item, f.min, f.max)
+	if ok && v >= f.min && v <= f.max {
+		return v, ""
 	}
-	return v, ""
+	reason = fmt.Sprintf("%q is not %d to %d", s, f.min, f.max)
+	if s != item {
+		reason = fmt.Sprintf("%q in %q is not %d to %d", s, item, f.min, f.max)
+	}
+	if n := len(f.names); n > 0 {
+		reason += ", nor " + f.names[:3] + " to " + f.names[n-3:]
+	}
+	return 0, reason
 }
 
 // number reads ASCII digits: ParseUint takes no sign, no other script, nothing huge.

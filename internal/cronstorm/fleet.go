@@ -36,21 +36,21 @@ type proc struct {
 func newFleet(dir string, config workerConfig) *fleet { return &fleet{config: config, dir: dir} }
 
 // start starts one more process.
-func (f *fleet) start() (*proc, error) {
+func (f *fleet) start() error {
 	c := f.config
 	c.Name = fmt.Sprintf("p%d", len(f.procs)+1)
 	p := &proc{name: c.Name, log: filepath.Join(f.dir, c.Name+".log"), done: make(chan struct{})}
 	program, err := os.Executable()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	raw, err := json.Marshal(c)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	log, err := os.Create(p.log)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer log.Close() // the child has its own
 	p.cmd = exec.Command(program)
@@ -58,17 +58,17 @@ func (f *fleet) start() (*proc, error) {
 	p.cmd.Env = append(os.Environ(), workerEnv+"="+string(raw), "GORACE=atexit_sleep_ms=0")
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	if _, err := p.cmd.StdinPipe(); err != nil { // see worker.go
-		return nil, err
+		return err
 	}
 	if err := p.cmd.Start(); err != nil {
-		return nil, err
+		return err
 	}
 	go func() {
 		_ = p.cmd.Wait() // how it ended is in ProcessState
 		close(p.done)
 	}()
 	f.procs = append(f.procs, p)
-	return p, nil
+	return nil
 }
 
 func (p *proc) alive() bool {

@@ -120,7 +120,7 @@ func (p Plan) On(ctx context.Context, pool *pgxpool.Pool, url, dir string, shape
 	fleet := newFleet(dir, workerConfig{URL: url, Schedules: p.Schedules, Lease: p.Lease})
 	defer fleet.close()
 	for range p.Processes {
-		if _, err := fleet.start(); err != nil {
+		if err := fleet.start(); err != nil {
 			return nil, err
 		}
 	}
@@ -263,8 +263,7 @@ func (h *harm) kill(victim *proc) error {
 	if err := victim.kill(); err != nil {
 		return err
 	}
-	_, err := h.fleet.start()
-	return err
+	return h.fleet.start()
 }
 
 // freeze stops the process for longer than its lease.

@@ -218,9 +218,6 @@ func (s *Server) URL(database string) string {
 	return u.String()
 }
 
-// BinDir returns the directory of the binaries that the server runs from.
-func (s *Server) BinDir() string { return s.bin }
-
 // Port returns the TCP port, which stays the same over restarts.
 func (s *Server) Port() int { return s.port }
 

@@ -115,10 +115,10 @@ type changeRecord struct {
 func (a *app) tell(c change, id int64, err error) error {
 	text := ""
 	if err != nil {
-		text = a.words(err)
 		if errors.Is(err, rebase.ErrNotFound) {
-			text = fmt.Sprintf("%s: there is no job %d", c.verb, id)
+			err = &noJobError{c.verb, id}
 		}
+		text = a.words(err)
 		fmt.Fprintln(a.Err, "rebase: "+clean(text))
 	}
 	switch {

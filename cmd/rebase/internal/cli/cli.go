@@ -62,11 +62,11 @@ func Run(ctx context.Context, args []string, s Streams) int {
 	a := &app{Streams: s, out: bufio.NewWriter(s.Out)}
 	root := a.root()
 	root.SetArgs(args)
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	if flushErr := a.out.Flush(); err == nil && flushErr != nil {
 		a.began, err = true, fmt.Errorf("write the output: %w", flushErr)
 	}
-	return a.finish(ctx, root, err)
+	return a.finish(ctx, cmd, err)
 }
 
 // Root is the tree of commands, for documentation.
@@ -81,8 +81,9 @@ better place: other users of the machine can see a command line.
 
 Exit codes: 0 done; 1 failed; 2 the command line can't be understood, or a value can't be
 stored; 3 no such job or schedule; 4 the job's state doesn't allow it, or its key is taken;
-5 not confirmed; 6 the schema is missing or doesn't fit; 130 interrupted. With several jobs
-the code is that of the first that failed; the others are done all the same.`
+5 not confirmed; 6 the schema is missing or doesn't fit, or the role lacks privileges; 130
+interrupted. With several jobs the code is that of the first that failed; the others are done
+all the same.`
 
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{

@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"iter"
 	"log/slog"
 	"strconv"
 	"time"
@@ -62,9 +63,14 @@ func (d *db) patient(ctx context.Context) (_ context.Context, touch func(), canc
 
 // each visits the jobs of a filter.
 func (d *db) each(ctx context.Context, f rebase.Filter, visit func(*rebase.Job) error) error {
+	return visitAll(ctx, d, func(ctx context.Context) iter.Seq2[*rebase.Job, error] { return d.q.Jobs(ctx, f) }, visit)
+}
+
+// visitAll goes through a listing.
+func visitAll[T any](ctx context.Context, d *db, list func(context.Context) iter.Seq2[T, error], visit func(T) error) error {
 	ctx, touch, cancel := d.patient(ctx)
 	defer cancel()
-	for job, err := range d.q.Jobs(ctx, f) {
+	for x, err := range list(ctx) {
 		if err != nil {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
@@ -72,7 +78,7 @@ func (d *db) each(ctx context.Context, f rebase.Filter, visit func(*rebase.Job) 
 			return err
 		}
 		touch()
-		if err := visit(job); err != nil {
+		if err := visit(x); err != nil {
 			return err
 		}
 	}

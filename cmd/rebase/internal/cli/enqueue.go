@@ -30,7 +30,8 @@ func (a *app) enqueueCommand() *cobra.Command {
 		Use: "enqueue TASK [PAYLOAD|-]", Short: "Make a job",
 		Long: `Makes a job. The payload is JSON; "-" reads it from standard input, and without one it is null.
 
-If an unfinished job of the task has the key already, no job is made; that is no error.`,
+If an unfinished job of the task has the key already, no job is made; that is no error. A note
+says so when no live worker serves the task.`,
 		Example:           "  rebase enqueue send-welcome '{\"email\": \"ada@example.org\"}'\n  jq .order order.json | rebase enqueue send-invoice - --key order-4711 --delay 10m",
 		Args:              cobra.RangeArgs(1, 2),
 		PreRunE:           func(cmd *cobra.Command, _ []string) error { return f.check(cmd) },
@@ -75,6 +76,7 @@ func (a *app) enqueue(ctx context.Context, d *db, f *enqueueFlags, args []string
 	if err != nil {
 		return err
 	}
+	a.noteUnserved(ctx, d, done)
 	switch {
 	case a.json:
 		return printJSON(a.out, struct {
@@ -89,6 +91,17 @@ func (a *app) enqueue(ctx context.Context, d *db, f *enqueueFlags, args []string
 		_, err = fmt.Fprintf(a.out, "enqueued job %d\n", done.ID)
 	}
 	return err
+}
+
+// noteUnserved says so when nobody serves the job's task: a name that was mistyped waits for
+// ever. The job is made, whether this can be looked up or not.
+func (a *app) noteUnserved(ctx context.Context, d *db, done rebase.Enqueued) {
+	if done.Duplicate {
+		return
+	}
+	if x, err := d.q.Explain(ctx, done.ID); err == nil && x.Job.Status == rebase.StatusPending && x.Workers == 0 {
+		fmt.Fprintf(a.Err, "note: no live worker serves task %s\n", clean(x.Job.Task))
+	}
 }
 
 func (a *app) payload(args []string) (json.RawMessage, error) {

@@ -44,11 +44,20 @@ type reportedError struct{ code int }
 
 func (e *reportedError) Error() string { return "some could not be done" }
 
+// A noJobError says that there is no job with the id.
+type noJobError struct {
+	verb string
+	id   int64
+}
+
+func (e *noJobError) Error() string { return fmt.Sprintf("%s: there is no job %d", e.verb, e.id) }
+func (e *noJobError) Unwrap() error { return rebase.ErrNotFound }
+
 // errTooLong is the cause when --timeout ended a statement.
 var errTooLong = errors.New("it took longer than --timeout")
 
 // finish tells the error and returns the exit code.
-func (a *app) finish(ctx context.Context, root *cobra.Command, err error) int {
+func (a *app) finish(ctx context.Context, cmd *cobra.Command, err error) int {
 	switch {
 	case err == nil:
 		return codeOK
@@ -60,7 +69,7 @@ func (a *app) finish(ctx context.Context, root *cobra.Command, err error) int {
 		return r.code
 	}
 	if !a.began {
-		fmt.Fprintf(a.Err, "rebase: %s\nSee '%s --help'.\n", clean(a.words(err)), root.CommandPath())
+		fmt.Fprintf(a.Err, "rebase: %s\nSee '%s --help'.\n", clean(a.words(err)), cmd.CommandPath())
 		return codeUsage
 	}
 	fmt.Fprintln(a.Err, "rebase: "+clean(a.words(err)))
@@ -84,7 +93,7 @@ func codeOf(err error) int {
 		return codeConflict
 	case refused:
 		return codeNotConfirmed
-	case schema, lacksSchema(err):
+	case schema, lacksSchema(err), forbidden(err) != "":
 		return codeSchema
 	}
 	return codeFailed
@@ -94,6 +103,14 @@ func codeOf(err error) int {
 func lacksSchema(err error) bool {
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && (pgErr.Code == "42P01" || pgErr.Code == "3F000" || pgErr.Code == "42883") // undefined table, schema, function
+}
+
+// forbidden is what the server says to a role that lacks a privilege, "" for any other error.
+func forbidden(err error) string {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "42501" { // insufficient_privilege
+		return pgErr.Message
+	}
+	return ""
 }
 
 // cancelled recognises that the server has ended a statement: by its own clock, which may be
@@ -115,6 +132,8 @@ func (a *app) words(err error) string {
 		return fmt.Sprintf("it took longer than %s: raise --timeout, or narrow the filter", a.timeout)
 	case lacksSchema(err):
 		return "the schema is missing or too old: run 'rebase migrate'"
+	case forbidden(err) != "":
+		return "the role lacks privileges: " + forbidden(err)
 	}
 	if e, ok := errors.AsType[*rebase.PayloadError](err); ok {
 		return e.Field + ": " + e.Reason // there is only one item

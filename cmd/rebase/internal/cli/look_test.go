@@ -172,7 +172,7 @@ func TestShowTellsTheWholeStoryOfAJob(t *testing.T) {
 	require.Equal(t, "failed", got.Reason)
 	require.Equal(t, x.String(), got.Explanation)
 	require.Len(t, got.History, 2)
-	require.Contains(t, d.fails(3, "show", "999"), "rebase: explain: job 999: not found\n")
+	require.Contains(t, d.fails(3, "show", "999"), "rebase: show: there is no job 999\n")
 }
 
 // M1.

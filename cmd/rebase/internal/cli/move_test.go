@@ -1,6 +1,7 @@
 package cli_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -31,7 +32,7 @@ func TestEnqueueTakesEveryOption(t *testing.T) {
 	d.stdin = `[1, 2]`
 	d.ok("enqueue", "sum", "-", "--run-at", "2031-05-06T07:08:09Z")
 	require.Equal(t, 1, d.count(`task = 'sum' and payload = '[1, 2]' and run_at = '2031-05-06 07:08:09Z'`))
-	d.ok("enqueue", "nothing")
+	require.Equal(t, "note: no live worker serves task nothing\n", d.run("enqueue", "nothing").err)
 	require.Equal(t, 1, d.count(`task = 'nothing' and payload = 'null'`))
 }
 
@@ -148,4 +149,17 @@ func TestPauseAndResumeATask(t *testing.T) {
 	require.NotContains(t, d.ok("show", "1"), "paused")
 	require.Equal(t, result{0, "paused task mial\n", "note: no job, worker or schedule has a task mial\n"}, d.run("pause", "mial"))
 	require.Contains(t, d.fails(2, "pause", ""), "task")
+}
+
+// A name that nobody knows may be mistyped; one that a worker serves, or a duplicate, is not.
+func TestEnqueueTellsOfATaskThatNobodyServes(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	w := rebase.NewWorker(d.q, nil)
+	w.Register("served", func(context.Context, *rebase.Job) error { return nil }, nil)
+	d.work(w)
+	d.until("the worker is known", func() bool { return strings.Contains(d.ok("stats"), "served") })
+	require.Empty(t, d.run("enqueue", "served").err)
+	require.Contains(t, d.run("enqueue", "severd", "--key", "k", "--json").err, "no live worker serves task severd")
+	require.Empty(t, d.run("enqueue", "severd", "--key", "k").err)
 }

@@ -56,27 +56,19 @@ func (a *app) schedules(ctx context.Context, d *db, _ []string) error {
 		return err
 	}
 	t, n := a.table("ID", "TASK", "CRON", "ZONE", "NEXT", "LAST SLOT", ">MISSED", "FROM", "STATE"), 0
-	ctx, touch, cancel := d.patient(ctx)
-	defer cancel()
-	for s, err := range d.q.Schedules(ctx) {
-		if err != nil {
-			if ctx.Err() != nil {
-				return context.Cause(ctx)
-			}
-			return err
-		}
-		touch()
+	err = visitAll(ctx, d, d.q.Schedules, func(s *rebase.ScheduleState) error {
 		n++
 		if a.json {
-			if err := printJSON(a.out, scheduleOf(s)); err != nil {
-				return err
-			}
-			continue
+			return printJSON(a.out, scheduleOf(s))
 		}
 		t.schedule(s, now)
 		if len(t.rows) == 200 {
 			t.flush(a.out)
 		}
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	t.flush(a.out)
 	if n == 0 && !a.json {

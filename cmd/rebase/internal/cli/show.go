@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -28,6 +29,9 @@ func (a *app) showCommand() *cobra.Command {
 			ctx, cancel := d.limit(ctx)
 			defer cancel()
 			x, err := d.q.Explain(ctx, ids[0])
+			if errors.Is(err, rebase.ErrNotFound) {
+				return &noJobError{"show", ids[0]}
+			}
 			if err != nil {
 				return err
 			}
