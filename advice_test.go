@@ -24,6 +24,10 @@ func TestWithoutTheSchemaEachCallNamesMigrate(t *testing.T) {
 	require.NoError(t, err)
 	_, enqueueTx := d.q.EnqueueTx(ctx, tx, "t", nil, nil)
 	require.NoError(t, tx.Rollback(ctx))
+	tx, err = d.pool.Begin(ctx)
+	require.NoError(t, err)
+	cancelTx := d.q.CancelTx(ctx, tx, 1, "")
+	require.NoError(t, tx.Rollback(ctx))
 	db := stdlib.OpenDBFromPool(d.pool)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
 	_, enqueue := d.q.Enqueue(ctx, "t", nil, nil)
@@ -31,7 +35,7 @@ func TestWithoutTheSchemaEachCallNamesMigrate(t *testing.T) {
 	_, stats := d.q.Stats(ctx)
 	for call, err := range map[string]error{
 		"Enqueue": enqueue, "EnqueueTx": enqueueTx, "EnqueueSQL": enqueueSQL(ctx, d.q, db), "Job": job, "Stats": stats,
-		"PauseTask": d.q.PauseTask(ctx, "t"), "FireSchedule": d.q.FireSchedule(ctx, "s"),
+		"PauseTask": d.q.PauseTask(ctx, "t"), "FireSchedule": d.q.FireSchedule(ctx, "s"), "Cancel": d.q.Cancel(ctx, 1, ""), "CancelTx": cancelTx,
 	} {
 		require.ErrorContains(t, err, "the schema is missing, call Queue.Migrate: ", call)
 	}

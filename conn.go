@@ -35,6 +35,7 @@ type session struct {
 	connect func(context.Context) (*pgx.Conn, error)
 	conn    *pgx.Conn
 	rtt     time.Duration // smoothed time of the emptiest round trips, 0 while unknown
+	server  time.Time     // when the server of the last round started: whether it is still the same
 
 	// described are the statements that pgx has a description of, nil if it keeps none.
 	described map[string]struct{}
@@ -66,7 +67,8 @@ select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true),
   pg_catalog.set_config('plan_cache_mode', 'force_generic_plan', true),
   pg_catalog.set_config('lock_timeout', '200', true),
   pg_catalog.set_config('idle_in_transaction_session_timeout', $1::pg_catalog.text, true),
-  pg_catalog.set_config('statement_timeout', $1::pg_catalog.text, true)`
+  pg_catalog.set_config('statement_timeout', $1::pg_catalog.text, true),
+  pg_catalog.pg_postmaster_start_time()`
 
 	commitSQL = `commit`
 
@@ -97,19 +99,32 @@ func (s *session) round(ctx context.Context, limit time.Duration, statements ...
 		return err
 	}
 	if s.undescribed(statements) {
-		if err := roundInSteps(ctx, s.conn, settingsSQL, milliseconds(limit), statements); err != nil {
+		if err := roundInSteps(ctx, s.conn, s.batch(limit, statements)); err != nil {
 			return s.failed(ctx, err)
 		}
 		s.remember(statements)
 		return nil
 	}
-	b := roundBatch(settingsSQL, milliseconds(limit), statements)
+	b := s.batch(limit, statements)
 	start := time.Now()
 	if err := s.conn.SendBatch(ctx, b).Close(); err != nil {
 		return s.failed(ctx, err)
 	}
 	s.measure(time.Since(start))
 	return nil
+}
+
+// batch is roundBatch for a worker. It takes note of the server: one that has started anew, or another
+// that has taken over, may have lost what was committed last, and a pooler hides the change.
+func (s *session) batch(limit time.Duration, statements []statement) *pgx.Batch {
+	b := roundBatch(settingsSQL, milliseconds(limit), statements)
+	b.QueuedQueries[1].Query(func(rows pgx.Rows) error {
+		columns := make([]any, len(rows.FieldDescriptions()))
+		columns[len(columns)-1] = &s.server
+		_, err := pgx.ForEachRow(rows, columns, func() error { return nil })
+		return err
+	})
+	return b
 }
 
 // roundBatch makes a transaction of statements, to be sent at once.
@@ -136,8 +151,7 @@ func describes(mode pgx.QueryExecMode) bool {
 
 // roundInSteps is roundBatch in two, so that the statements are described, all at once, when
 // the transaction and its settings are there. Of an error it leaves no transaction.
-func roundInSteps(ctx context.Context, conn *pgx.Conn, settings, statementTimeout string, statements []statement) error {
-	whole := roundBatch(settings, statementTimeout, statements)
+func roundInSteps(ctx context.Context, conn *pgx.Conn, whole *pgx.Batch) error {
 	const first = 2 // begin and settings, which name nothing without its schema
 	for _, part := range [][]*pgx.QueuedQuery{whole.QueuedQueries[:first], whole.QueuedQueries[first:]} {
 		if err := conn.SendBatch(ctx, &pgx.Batch{QueuedQueries: part}).Close(); err != nil {

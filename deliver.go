@@ -47,6 +47,9 @@ func (e *engine) claimRound(ctx context.Context, batches []*batch, statements []
 	sent := time.Now()
 	err := e.claims.round(ctx, e.roundLimit(), statements...)
 	if err == nil {
+		for _, b := range batches {
+			b.claim.server = e.claims.server
+		}
 		e.deliver(batches, sent)
 		return nil
 	}
@@ -93,11 +96,13 @@ func (e *engine) deliver(batches []*batch, sent time.Time) {
 // superseded ends older attempts of the jobs that c has claimed: whoever claims a job again has
 // lost it before. Replies name jobs by their ids, so the second attempt's renewals and results
 // would otherwise be taken for the first's. One whose result is on the wire is left to the reply:
-// a job that was due again at once may be back before it.
+// a job that was due again at once may be back before it. To a standby that has taken over and
+// never heard of the older claim this may be the job's first run, too.
 func (e *engine) superseded(c *claim) (lost []*attempt) {
 	again := map[int64]bool{}
+	anew := e.holdsOfAnother(c.server)
 	for i := range c.attempts {
-		if j := &c.attempts[i].job; j.Runs > 1 {
+		if j := &c.attempts[i].job; j.Runs > 1 || anew {
 			again[j.ID] = true
 		}
 	}
@@ -115,18 +120,29 @@ func (e *engine) superseded(c *claim) (lost []*attempt) {
 	return lost
 }
 
+// holdsOfAnother says whether something is held that was claimed on another server.
+func (e *engine) holdsOfAnother(server time.Time) bool {
+	for _, c := range e.held {
+		if !c.server.Equal(server) {
+			return true
+		}
+	}
+	return false
+}
+
 // unsent takes attempts off the wire after a round that failed. Those whose job was claimed again
 // meanwhile don't go with it once more, since the reply names it only once: their row is asked.
 func (e *engine) unsent(sent []*attempt) (again []*attempt) {
-	newest := map[int64]int{}
+	newest := map[int64]time.Time{}
 	for _, c := range e.held {
 		for i := range c.attempts {
-			j := &c.attempts[i].job
-			newest[j.ID] = max(newest[j.ID], j.Runs)
+			if a := &c.attempts[i]; a.arrived.After(newest[a.job.ID]) {
+				newest[a.job.ID] = a.arrived
+			}
 		}
 	}
 	for _, a := range sent {
-		if a.sending = false; a.job.Runs < newest[a.job.ID] {
+		if a.sending = false; a.arrived.Before(newest[a.job.ID]) {
 			e.doubtful = append(e.doubtful, a)
 		} else {
 			again = append(again, a)

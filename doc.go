@@ -18,6 +18,7 @@
 //		"log"
 //		"os"
 //		"os/signal"
+//		"syscall"
 //
 //		"github.com/jackc/pgx/v5"
 //		"github.com/jackc/pgx/v5/pgxpool"
@@ -29,7 +30,7 @@
 //	const SendWelcome rebase.Task[Welcome] = "send-welcome"
 //
 //	func main() {
-//		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+//		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 //		defer stop()
 //		pool, err := pgxpool.New(ctx, os.Getenv("DATABASE_URL"))
 //		check(err)
@@ -44,7 +45,7 @@
 //			fmt.Println("welcome,", w.Email)
 //			return nil
 //		}, nil)
-//		check(worker.Run(ctx)) // until Ctrl-C
+//		check(worker.Run(ctx)) // until Ctrl-C or SIGTERM
 //	}
 //
 //	func check(err error) {

@@ -80,7 +80,7 @@ type engine struct {
 	doubtful         []*attempt  // finished, but the result found no row to write
 	died             []*attempt  // dead letters, to be logged
 	alone            int         // this many results go one by one
-	over             []int64     // tokens whose row in rebase.claims can go
+	over             []*claim    // whose row in rebase.claims can go
 	stopping         bool        // claim nothing more
 	cause            error       // of the end of all handlers' contexts; nil until a shutdown's last third
 	onceErr          error       // ended RunOnce
@@ -157,6 +157,7 @@ type lane struct {
 // A claim is what one claim statement brought: the rows that carry its token.
 type claim struct {
 	token    int64
+	server   time.Time // when the server started that it was made on
 	deadline time.Time // on the local clock, before the lease can have ended
 	attempts []attempt
 	left     int // not yet recorded
@@ -342,7 +343,7 @@ func (e *engine) settle(a *attempt) {
 	c := a.claim
 	if c.left--; c.left == 0 {
 		delete(e.held, c.token)
-		e.over = append(e.over, c.token)
+		e.over = append(e.over, c)
 		e.recordSignal.set()
 	}
 	e.changed.set()

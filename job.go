@@ -47,7 +47,7 @@ type Job struct {
 	LockedUntil    *time.Time // end of the lease; nil unless running
 	StartedAt      *time.Time // of the last attempt; nil while it was only claimed ahead
 	FinishedAt     *time.Time // nil until it has ended
-	LastError      string     // at most 4,000 characters
+	LastError      string     // the latest, or the reason of a cancel; a success leaves it; at most 4,000 characters
 	History        []Attempt  // the last 20 at most; none after a success at the first try
 	Slot           time.Time  // the slot of a schedule, in the schedule's zone; zero otherwise
 	CreatedAt      time.Time

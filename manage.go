@@ -21,10 +21,11 @@ func (q *Queue) round(ctx context.Context, statements ...statement) error {
 		return err
 	}
 	defer conn.Release() // which closes it if it is in a transaction still
+	b := roundBatch(operatorSettingsSQL, "60000", statements)
 	if c := conn.Conn(); describes(c.Config().DefaultQueryExecMode) {
-		return withAdvice(roundInSteps(ctx, c, operatorSettingsSQL, "60000", statements))
+		return withAdvice(roundInSteps(ctx, c, b))
 	}
-	return withAdvice(conn.SendBatch(ctx, roundBatch(operatorSettingsSQL, "60000", statements)).Close())
+	return withAdvice(conn.SendBatch(ctx, b).Close())
 }
 
 // jobSQL reads one row by its primary key.
@@ -85,7 +86,7 @@ func (q *Queue) CancelTx(ctx context.Context, tx pgx.Tx, id int64, reason string
 		err = result.read(rows)
 	}
 	if err != nil {
-		return fmt.Errorf("rebase: cancel: job %d: %w", id, err)
+		return fmt.Errorf("rebase: cancel: job %d: %w", id, withAdvice(err))
 	}
 	return result.check(id, "cancel")
 }

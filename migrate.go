@@ -133,7 +133,13 @@ func isForbidden(err error) bool {
 
 // withAdvice says what to do where the schema isn't there yet.
 func withAdvice(err error) error {
-	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "42P01" && strings.Contains(pgErr.Message, "rebase.") { // undefined_table
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok {
+		return err
+	}
+	table := pgErr.Code == "42P01" && strings.Contains(pgErr.Message, "rebase.")   // undefined_table
+	schema := pgErr.Code == "3F000" && strings.Contains(pgErr.Message, `"rebase"`) // invalid_schema_name
+	if table || schema {
 		return fmt.Errorf("the schema is missing, call Queue.Migrate: %w", err)
 	}
 	return err

@@ -149,7 +149,7 @@ func (e *engine) recordResults(ctx context.Context, now time.Time) (did bool, er
 	}
 	e.later = later
 	var r *record
-	var over []int64
+	var over []*claim
 	if len(doubtful) == 0 {
 		r, over = e.takeRecord(), e.over
 		e.over = nil

@@ -90,13 +90,26 @@ with u as materialized (
 select w.id, w.status, (select count(asked.answer) from asked) from w`
 
 // overSQL deletes the ledger's rows of claims whose last job has ended. One that somebody has
-// locked stays, until a reaper finds it empty.
+// locked stays, until a reaper finds it empty. The claims were made on a server that started at
+// $2. If this is another, a standby has taken over or the server has crashed, and results that
+// were confirmed may be gone: then a row stays while a job has its token, since without it no
+// reaper would find that job.
 const overSQL = `
 delete from rebase.claims k
 where k.ctid = any(array(
   select c.ctid
   from rebase.claims c
   where c.token = any($1::bigint[])
+  and (pg_postmaster_start_time() = $2::timestamptz or not exists (
+    select
+    from unnest(c.ids) i (id)
+    cross join lateral (
+      select
+      from rebase.jobs p
+      where p.id = i.id and p.fence = c.token
+      limit 1
+    ) j
+  ))
   for update skip locked
 ))`
 
@@ -171,7 +184,7 @@ func (e *engine) takeRecord() *record {
 
 // record writes a round of results. What could not be written goes back into the
 // outbox.
-func (e *engine) record(ctx context.Context, r *record, over []int64) error {
+func (e *engine) record(ctx context.Context, r *record, over []*claim) error {
 	statements := make([]statement, 0, 3)
 	if len(r.quick) > 0 {
 		statements = append(statements, e.succeedStatement(r))
@@ -180,7 +193,7 @@ func (e *engine) record(ctx context.Context, r *record, over []int64) error {
 		statements = append(statements, e.recordStatement(r))
 	}
 	if len(over) > 0 {
-		statements = append(statements, statement{sql: overSQL, args: []any{over}})
+		statements = append(statements, overStatement(over))
 	}
 	err := e.results.round(ctx, e.roundLimit(), statements...)
 	if err != nil {
@@ -190,6 +203,16 @@ func (e *engine) record(ctx context.Context, r *record, over []int64) error {
 	e.recorded(r)
 	e.changed.set()
 	return nil
+}
+
+func overStatement(over []*claim) statement {
+	tokens, server := make([]int64, len(over)), &over[0].server
+	for i, c := range over {
+		if tokens[i] = c.token; !c.server.Equal(over[0].server) {
+			server = nil // some other
+		}
+	}
+	return statement{sql: overSQL, args: []any{tokens, server}}
 }
 
 func (e *engine) succeedStatement(r *record) statement {
@@ -247,7 +270,7 @@ func (e *engine) recordStatement(r *record) statement {
 
 // unrecorded puts a round's jobs back. After anything but a lost connection one of
 // them may be to blame: from then on each goes alone, until all have gone through.
-func (e *engine) unrecorded(r *record, over []int64, err error) {
+func (e *engine) unrecorded(r *record, over []*claim, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.over = append(e.over, over...)

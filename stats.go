@@ -64,7 +64,7 @@ type TaskStats struct {
 	Capped       bool          // there are more unfinished jobs than were counted
 	OldestReady  time.Duration // how long the oldest ready job has been due
 	Attempts     map[int]int   // unfinished jobs by attempts used
-	DeadLetters  int           // of the first StatsCap dead letters
+	DeadLetters  int           // of the latest StatsCap dead letters
 	Workers      int           // live workers that serve it
 	Slots        int           // how many of its jobs can run at once, over all live workers
 	Paused       bool

@@ -161,7 +161,7 @@ func (e *engine) recordTx(ctx context.Context, tx pgx.Tx, a *attempt) (intest.Ou
 	if err := st.runTx(ctx, tx); err != nil {
 		return intest.Outcome{}, err
 	}
-	if _, err := tx.Exec(ctx, overSQL, []int64{a.claim.token}); err != nil {
+	if _, err := tx.Exec(ctx, overSQL, []int64{a.claim.token}, nil); err != nil {
 		return intest.Outcome{}, err
 	}
 	status, recorded := r.ended[a.job.ID]

@@ -132,6 +132,10 @@ func claimOnce(ctx context.Context, conn *pgx.Conn, n int, from floor) (t taken,
 
 // completeLoop writes the results of all batches that come.
 func completeLoop(conn *pgx.Conn, way <-chan taken, h handler) error {
+	var server time.Time
+	if err := conn.QueryRow(context.Background(), "select pg_postmaster_start_time()").Scan(&server); err != nil {
+		return err
+	}
 	for t := range way {
 		fences := make([]int64, len(t.ids))
 		for i := range fences {
@@ -145,7 +149,7 @@ func completeLoop(conn *pgx.Conn, way <-chan taken, h handler) error {
 			}
 			return rows.Err()
 		})
-		b.Queue(overSQL, []int64{t.token})
+		b.Queue(overSQL, []int64{t.token}, server)
 		b.Queue(commitSQL)
 		if err := conn.SendBatch(context.Background(), b).Close(); err != nil {
 			return fmt.Errorf("complete: %w", err)

@@ -69,6 +69,16 @@ where k.ctid = any(array(
   select c.ctid
   from rebase.claims c
   where c.token = any($1::bigint[])
+  and (pg_postmaster_start_time() = $2::timestamptz or not exists (
+    select
+    from unnest(c.ids) i (id)
+    cross join lateral (
+      select
+      from rebase.jobs p
+      where p.id = i.id and p.fence = c.token
+      limit 1
+    ) j
+  ))
   for update skip locked
 ))`
 
@@ -90,6 +100,7 @@ select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true),
   pg_catalog.set_config('plan_cache_mode', 'force_generic_plan', true),
   pg_catalog.set_config('lock_timeout', '200', true),
   pg_catalog.set_config('idle_in_transaction_session_timeout', $1::pg_catalog.text, true),
-  pg_catalog.set_config('statement_timeout', $1::pg_catalog.text, true)`
+  pg_catalog.set_config('statement_timeout', $1::pg_catalog.text, true),
+  pg_catalog.pg_postmaster_start_time()`
 
 const commitSQL = `commit`
