@@ -93,7 +93,7 @@ func TestEveryClaimAndEveryRenewalIsHOT(t *testing.T) {
 	// A page must be pruned for them, which a snapshot of that moment (autovacuum looks at the new
 	// tables) puts off: then the next renewal is.
 	hot := int64(0)
-	for range 5 {
+	for range 50 {
 		before = changes(t, pool)
 		require.NoError(t, s.Renew())
 		s.Disconnect()

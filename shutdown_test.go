@@ -219,6 +219,7 @@ func TestRunCancelledWhileConnectingOrReconnecting(t *testing.T) {
 	s = far.handle("x", &rebase.WorkerOptions{ShutdownTimeout: time.Second}, succeed)
 	id := r.enqueue("x", nil)
 	r.ends(id, rebase.StatusSucceeded)
+	r.until(func() bool { return ask[int](r, `select count(*)::int from rebase.claims`) == 0 }, "the worker knows")
 	kill(proxy)
 	r.until(func() bool { return len(far.log.matching("WARN", "can't be reached")) > 0 }, "it has noticed")
 	require.NoError(t, s.stop())
