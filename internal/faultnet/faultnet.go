@@ -19,7 +19,6 @@ import (
 
 // Proxy listens on a free loopback port and passes each connection on to its target.
 type Proxy struct {
-	network, target string
 	ln              net.Listener
 	running         sync.WaitGroup
 	accepted, delay atomic.Int64
@@ -30,23 +29,38 @@ type Proxy struct {
 	changed               sync.Cond  // wakes pipes that are held by stall
 	links                 map[*link]struct{}
 	refuse, stalled, hole bool
+	network, target       string
 }
 
 // Listen starts a proxy for target: host:port, or the path of a unix socket (the socket, not its directory).
 // The target need not be up: a client whose connection can't be passed on is reset.
 func Listen(target string) (p *Proxy, err error) {
-	p = &Proxy{network: "tcp", target: target, links: map[*link]struct{}{}}
+	p = &Proxy{links: map[*link]struct{}{}}
 	p.changed.L = &p.mu
-	if strings.HasPrefix(target, "/") {
-		p.network = "unix"
-	} else if _, _, err = net.SplitHostPort(target); err != nil {
-		return nil, fmt.Errorf("faultnet: target %q: %w", target, err)
+	if err := p.Redirect(target); err != nil {
+		return nil, err
 	}
 	if p.ln, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
 		return nil, fmt.Errorf("faultnet: listen: %w", err)
 	}
 	p.running.Go(p.accept)
 	return p, nil
+}
+
+// Redirect leads new connections to another target, given as to Listen; open ones stay where they are until they end.
+// After an error the old target stays.
+func (p *Proxy) Redirect(target string) error {
+	network := "unix"
+	if !strings.HasPrefix(target, "/") {
+		network = "tcp"
+		if _, _, err := net.SplitHostPort(target); err != nil {
+			return fmt.Errorf("faultnet: target %q: %w", target, err)
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.network, p.target = network, target
+	return nil
 }
 
 // Addr is the host:port that clients connect to.

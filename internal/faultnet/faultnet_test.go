@@ -216,6 +216,22 @@ func TestClientIsResetWhenTheTargetIsDownAndServedWhenItIsBack(t *testing.T) {
 	ping(t, dial(t, p))
 }
 
+func TestRedirectLeadsNewConnectionsElsewhereAndSparesOpenOnes(t *testing.T) {
+	t.Parallel()
+	p, s := proxied(t)
+	old := dial(t, p)
+	ping(t, old)
+	other := serve(t, "unix", filepath.Join(t.TempDir(), "s"), echo)
+	require.NoError(t, p.Redirect(other.addr))
+	ping(t, dial(t, p))
+	ping(t, old)
+	require.Equal(t, []int64{1, 1}, []int64{s.accepted.Load(), other.accepted.Load()})
+	var addr *net.AddrError
+	require.ErrorAs(t, p.Redirect("nowhere"), &addr)
+	ping(t, dial(t, p))
+	require.EqualValues(t, 2, other.accepted.Load(), "a bad target changes nothing")
+}
+
 func TestURLPutsTheProxyInThePlaceOfTheHost(t *testing.T) {
 	t.Parallel()
 	p := proxyTo(t, "127.0.0.1:1")

@@ -51,7 +51,10 @@ func (l *link) run() {
 		_, _ = io.Copy(io.Discard, l.client) // any error is the end that is waited for
 		return
 	}
-	c, err := new(net.Dialer).DialContext(l.ctx, l.network, l.target)
+	l.mu.Lock()
+	network, target := l.network, l.target
+	l.mu.Unlock()
+	c, err := new(net.Dialer).DialContext(l.ctx, network, target)
 	if err != nil {
 		l.close(true)
 		return

@@ -98,7 +98,7 @@ func (a *adversary) run(ctx context.Context, r *rand.Rand) {
 	var under sync.WaitGroup
 	defer under.Wait()
 	free := make(chan struct{}, 4)
-	for pause(ctx, between(r, 50*time.Millisecond, 500*time.Millisecond)) == nil {
+	for weights > 0 && pause(ctx, between(r, 50*time.Millisecond, 500*time.Millisecond)) == nil {
 		f := a.draw(r.IntN(weights))
 		own := rand.New(rand.NewPCG(r.Uint64(), 0))
 		select {

@@ -19,26 +19,28 @@ import (
 type rule struct {
 	name  string
 	judge func(*evidence)
+	both  bool // after a failover the old primary's history is held against it, too
 }
 
 var rules = []rule{
-	{"committed", (*evidence).committed},
-	{"rows", (*evidence).rows},
-	{"results", (*evidence).results},
-	{"attempts", (*evidence).attempts},
-	{"overlaps", (*evidence).overlaps},
-	{"leases", (*evidence).leases},
-	{"effects", (*evidence).effectsOnce},
-	{"keys", (*evidence).keys},
-	{"lanes", (*evidence).lanes},
-	{"slots", (*evidence).slots},
-	{"operations", (*evidence).operations},
-	{"pauses", (*evidence).pauses},
-	{"deletions", (*evidence).deletions},
-	{"wakes", (*evidence).wakes},
-	{"drains", (*evidence).drains},
-	{"processes", (*evidence).exits},
-	{"clock", (*evidence).clock},
+	{"committed", (*evidence).committed, true},
+	{"rows", (*evidence).rows, true},
+	{"results", (*evidence).results, true},
+	{"attempts", (*evidence).attempts, true},
+	{"overlaps", (*evidence).overlaps, true},
+	{"leases", (*evidence).leases, true},
+	{"effects", (*evidence).effectsOnce, true},
+	{"keys", (*evidence).keys, true},
+	{"lanes", (*evidence).lanes, true},
+	{"slots", (*evidence).slots, false},
+	{"operations", (*evidence).operations, true},
+	{"pauses", (*evidence).pauses, true},
+	{"deletions", (*evidence).deletions, true},
+	{"wakes", (*evidence).wakes, false},
+	{"drains", (*evidence).drains, false},
+	{"processes", (*evidence).exits, false},
+	{"clock", (*evidence).clock, false},
+	{failover, (*evidence).failedOver, false},
 }
 
 // check gathers the evidence of a run and judges it.
@@ -47,11 +49,24 @@ func (r *run) check(ctx context.Context) (*report, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, rule := range rules {
-		rule.judge(e)
+	e.judge()
+	return e.report, nil
+}
+
+// judge holds the evidence against all rules, and tells the story of what is wrong.
+func (e *evidence) judge() {
+	for _, r := range rules {
+		r.judge(e)
+		if e.loss != nil && r.both {
+			r.judge(e.loss.old)
+		}
+	}
+	if e.loss != nil {
+		for _, v := range e.loss.old.report.broken {
+			e.wrong(v.rule, v.job, "on the old primary: %s", v.text)
+		}
 	}
 	e.tell()
-	return e.report, nil
 }
 
 // A violation is a broken promise. Job is 0 if it is none of a single job.
@@ -75,6 +90,8 @@ type report struct {
 	wakes  []int64 // µs that single jobs waited on a quiet queue
 	drains []int64 // µs until the queue was empty after the faults
 	story  string
+
+	failover string // what it took
 }
 
 func newReport() *report {
@@ -103,6 +120,7 @@ func (r *report) String() string {
 	if r.Dir != "" {
 		fmt.Fprintf(&b, ", record in %s", r.Dir)
 	}
+	b.WriteString(r.failover)
 	const most = 3 // of each rule
 	shown := map[string]int{}
 	for _, v := range r.broken {

@@ -37,6 +37,7 @@ type enqueuers struct {
 	queue  *rebase.Queue
 	n      atomic.Int64
 	full   atomic.Bool // the queue is long enough
+	slow   atomic.Bool // more handlers are to be at work, and for long
 
 	mu     sync.Mutex // guards recent
 	recent []int64    // ids of committed jobs, for operators
@@ -240,6 +241,9 @@ func (e *enqueuers) misbehave(r *rand.Rand, p *payload) {
 		p.Times = 0
 		if r.IntN(2) == 0 { // at work when a late result of the first run comes
 			p.Again = 2000 + r.Int64N(2000)
+		}
+		if e.slow.Load() && r.IntN(3) == 0 {
+			p.For = 1000 + r.Int64N(4000)
 		}
 	}
 }

@@ -34,6 +34,8 @@ type evidence struct {
 	schedules []scheduleEnd
 	claims    int // left in the ledger
 	report    *report
+	loss      *loss // nil without a failover
+	cut       int64 // µs; when the server was killed for good whose evidence this is; 0: never
 }
 
 // A history is all that is known of a job.
@@ -105,26 +107,51 @@ const (
 
 // gather loads everything.
 func (r *run) gather(ctx context.Context) (*evidence, error) {
-	e := &evidence{
-		plan: r.plan, report: newReport(), jobs: map[int64]*history{}, processes: map[string]*process{},
-		archived: map[[2]int64]int{}, fired: map[string]int{},
-	}
+	e := newEvidence(r.plan)
 	var err error
 	if e.notes, err = readRecords(r.dir); err != nil {
 		return nil, err
 	}
-	var states []*state
-	err = pgx.BeginTxFunc(ctx, r.direct, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(tx pgx.Tx) error {
+	states, err := e.load(ctx, r.direct)
+	if err != nil {
+		return nil, fmt.Errorf("check: %w", err)
+	}
+	if r.old != nil {
+		old := newEvidence(r.plan)
+		oldStates, commits, err := r.witness(ctx, old)
+		if err != nil {
+			return nil, fmt.Errorf("check: the old primary: %w", err)
+		}
+		if err := writeLines(filepath.Join(r.dir, "audit.old"), oldStates); err != nil {
+			return nil, err
+		}
+		e.compare(old, states, oldStates, commits)
+	}
+	e.sort(states)
+	return e, writeLines(filepath.Join(r.dir, "audit"), states)
+}
+
+func newEvidence(p plan) *evidence {
+	return &evidence{
+		plan: p, report: newReport(), jobs: map[int64]*history{}, processes: map[string]*process{},
+		archived: map[[2]int64]int{}, fired: map[string]int{},
+	}
+}
+
+// A database is a pool or a connection.
+type database interface {
+	BeginTx(context.Context, pgx.TxOptions) (pgx.Tx, error)
+}
+
+// load returns the audit and takes in what else there is.
+func (e *evidence) load(ctx context.Context, from database) (states []*state, err error) {
+	err = pgx.BeginTxFunc(ctx, from, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(tx pgx.Tx) error {
 		if states, err = loadAudit(ctx, tx); err != nil {
 			return err
 		}
 		return e.loadRest(ctx, tx)
 	})
-	if err != nil {
-		return nil, fmt.Errorf("check: %w", err)
-	}
-	e.sort(states)
-	return e, writeLines(filepath.Join(r.dir, "audit"), states)
+	return states, err
 }
 
 // writeLines keeps the audit beside the record, since the server goes with the run.
@@ -179,6 +206,17 @@ from rebase.schedules order by id`); err != nil {
 
 // sort builds histories, spells and processes.
 func (e *evidence) sort(states []*state) {
+	e.sortStates(states)
+	e.sortNotes()
+	e.pair()
+	if e.loss != nil {
+		e.loss.old.pair()
+		e.loss.old.processes, e.loss.old.faults = e.processes, e.faults
+	}
+}
+
+// sortStates builds histories and spells.
+func (e *evidence) sortStates(states []*state) {
 	for _, s := range states {
 		h := e.jobs[s.ID]
 		if h == nil {
@@ -189,9 +227,14 @@ func (e *evidence) sort(states []*state) {
 		h.states = append(h.states, s)
 	}
 	slices.Sort(e.ids)
-	e.sortNotes()
 	for _, h := range e.jobs {
 		h.cut()
+	}
+}
+
+// pair finds the handler's run of each spell.
+func (e *evidence) pair() {
+	for _, h := range e.jobs {
 		for _, s := range h.spells {
 			for _, r := range h.runs {
 				if r.begin.Fence == s.claim.Fence && s.run == nil {
@@ -202,6 +245,18 @@ func (e *evidence) sort(states []*state) {
 	}
 }
 
+// spell finds a job's spell by its fence, nil for none.
+func (e *evidence) spell(job, fence int64) *spell {
+	if h := e.jobs[job]; h != nil {
+		for _, s := range h.spells {
+			if s.claim.Fence == fence {
+				return s
+			}
+		}
+	}
+	return nil
+}
+
 func (e *evidence) sortNotes() {
 	open := map[[2]int64]*handlerRun{}
 	for i := range e.notes {
@@ -210,6 +265,9 @@ func (e *evidence) sortNotes() {
 		case noteBegin:
 			r := &handlerRun{begin: *n}
 			open[[2]int64{n.Job, n.Fence}] = r
+			if e.loss.takes(r) {
+				continue
+			}
 			if h := e.jobs[n.Job]; h != nil {
 				h.runs = append(h.runs, r)
 			} else {

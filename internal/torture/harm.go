@@ -87,6 +87,9 @@ func (e *evidence) reason(h *history, s *spell) string {
 			return "row lock"
 		}
 	}
+	if e.lostEnd(h.id, s, until) {
+		return "its end is lost"
+	}
 	return ""
 }
 

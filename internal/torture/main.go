@@ -7,6 +7,7 @@
 //
 //	go run ./internal/torture -seed 7 -duration 2m -workers 4
 //	go run ./internal/torture -seeds 20 -duration 90s
+//	go run ./internal/torture -failover -seed 7 -duration 60s
 //	go run ./internal/torture -proof
 //
 // It prints a line for each seed and a table at the end, for each broken promise the whole
@@ -49,6 +50,7 @@ func command(ctx context.Context) error {
 	flag.IntVar(&p.Rate, "rate", 100, "jobs a second")
 	flag.StringVar(&p.Binaries, "pg", "", "directory of PostgreSQL's binaries; if empty, they are looked for")
 	flag.BoolVar(&p.PgBouncer, "pgbouncer", false, "put PgBouncer in between")
+	flag.BoolVar(&p.Failover, "failover", false, "kill the primary in the middle, for good, and promote an asynchronous standby")
 	flag.StringVar(&p.Plant, "plant", "", "plant a fault in the schema: notify or key")
 	flag.StringVar(&p.Only, "only", "", "the adversary's faults, with commas between; if empty, all")
 	flag.BoolVar(&p.Keep, "keep", false, "keep the record of a run that went well, too")

@@ -32,7 +32,7 @@ type pooler struct {
 
 const (
 	poolerIni = `[databases]
-postgres = host=127.0.0.1 port=%d user=postgres
+postgres = host=%s port=%s user=postgres
 [pgbouncer]
 listen_addr = 127.0.0.1
 listen_port = %d
@@ -49,12 +49,16 @@ application_name_add_host = 0
 	poolerScript = `exec 3<&0; "$@" </dev/null 3<&- & p=$!; { read _ <&3; kill -9 $p; } & r=$!; wait $p; kill $r`
 )
 
-func startPooler(ctx context.Context, dir string, server int) (*pooler, error) {
+func startPooler(ctx context.Context, dir, server string) (*pooler, error) {
 	binary, err := exec.LookPath("pgbouncer")
 	if err != nil {
 		if binary, err = exec.LookPath("/usr/sbin/pgbouncer"); err != nil {
 			return nil, fmt.Errorf("PgBouncer is missing: %w", err)
 		}
+	}
+	host, port, err := net.SplitHostPort(server)
+	if err != nil {
+		return nil, err
 	}
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -65,7 +69,7 @@ func startPooler(ctx context.Context, dir string, server int) (*pooler, error) {
 		return nil, err
 	}
 	ini := filepath.Join(dir, "pgbouncer.ini")
-	if err := os.WriteFile(ini, fmt.Appendf(nil, poolerIni, server, addr.Port), 0o644); err != nil {
+	if err := os.WriteFile(ini, fmt.Appendf(nil, poolerIni, host, port, addr.Port), 0o644); err != nil {
 		return nil, err
 	}
 	p := &pooler{addr: addr.String(), args: []string{binary, ini}, log: filepath.Join(dir, "pgbouncer.log")}

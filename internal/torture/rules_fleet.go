@@ -29,7 +29,7 @@ func (e *evidence) operations() {
 		h := e.jobs[id]
 		for _, n := range calls[id] {
 			e.looked("operations")
-			if n.What == committed && !h.shows(n) {
+			if n.What == committed && !h.shows(n) && !e.lostOperation(n) {
 				e.wrong("operations", id, "%s was answered with success, and the row does not show it", n.Task)
 			}
 		}
@@ -47,6 +47,19 @@ func (e *evidence) operations() {
 			}
 		}
 	}
+}
+
+// lostOperation says whether what a call was answered with is lost with the old primary; or, on
+// that, whether it may have come too late.
+func (e *evidence) lostOperation(n note) bool {
+	if e.cut != 0 {
+		return n.At >= e.cut
+	}
+	if e.loss == nil || n.From > e.loss.killed {
+		return false
+	}
+	old := e.loss.old.jobs[n.Job]
+	return old != nil && old.shows(n) && e.pardons("confirmed operations lost", n.At)
 }
 
 // within says whether there was such a call at a time. One whose outcome is unknown may
@@ -92,6 +105,13 @@ func (e *evidence) pauses() {
 		case n.Task == opResume && paused[n.On] != 0:
 			pauses = append(pauses, note{On: n.On, From: paused[n.On] + underWay, At: n.From})
 			paused[n.On] = 0
+		}
+	}
+	if l := e.loss; l != nil { // a pause that may be lost ends with the old primary
+		for i, p := range pauses {
+			if p.From-underWay >= l.kept && p.From-underWay <= l.ready {
+				pauses[i].At = min(p.At, l.killed)
+			}
 		}
 	}
 	for range pauses {
@@ -177,7 +197,7 @@ func (e *evidence) exits() {
 	for _, id := range e.ids {
 		for _, s := range e.jobs[id].spells {
 			p := e.process(s.claim.Worker)
-			if p.exit == "exit status 0" && s.run != nil && (s.left == nil || s.left.At > p.gone) {
+			if p.exit == "exit status 0" && s.run != nil && (s.left == nil || s.left.At > p.gone) && !e.lostEnd(id, s, p.gone) {
 				e.wrong("processes", id, "%s ended in order, and still had run %d", p.name, s.claim.Runs)
 			}
 		}

@@ -33,13 +33,24 @@ func (e *evidence) effectsOnce() {
 			case !ok && s.run != nil && completes(s.run.begin.On) && s.how == leftSucceeded && !(s.run.end != nil && s.run.end.What == cameNil && s.run.begin.On != doesComplete):
 				e.wrong("effects", id, "run %d succeeded without its effect", s.claim.Runs)
 			case !ok && s.run != nil && s.run.begin.On == doesComplete && s.run.end != nil && s.run.end.What == cameNil:
-				e.wrong("effects", id, "run %d committed its effect, and it is gone", s.claim.Runs)
+				if !e.lostEffect(id, s) {
+					e.wrong("effects", id, "run %d committed its effect, and it is gone", s.claim.Runs)
+				}
 			}
 		}
 	}
 	for key := range at {
 		e.wrong("effects", key[0], "an effect of no claim: fence %d", key[1])
 	}
+}
+
+// lostEffect says whether an effect that was committed is lost with the old primary; or, on that,
+// whether it may have come too late.
+func (e *evidence) lostEffect(id int64, s *spell) bool {
+	if e.cut != 0 {
+		return s.run.end.At >= e.cut
+	}
+	return e.loss != nil && e.loss.effects[[2]int64{id, s.claim.Fence}] && e.pardons("confirmed effects lost", s.run.end.At)
 }
 
 // A turn is when a job began or ceased to take a place.

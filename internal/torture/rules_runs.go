@@ -83,6 +83,9 @@ func (e *evidence) result(h *history, s *spell) string {
 		return "its handler has not returned"
 	case r.end.At > s.left.At:
 		return "its handler returned " + seconds(r.end.At-s.left.At) + " later"
+	case r.end.What == cameNil && completes(r.begin.On) && (s.how == leftFailed || s.how == leftDead) && e.lostEnd(h.id, s, s.left.At):
+		e.saw("commits of CompleteTx lost, and recorded as not committed")
+		return "" // which is what its worker found on the new primary
 	case !slices.Contains(comes[s.how], r.end.What):
 		return "its handler came to " + r.end.What + " " + r.end.Text
 	}
@@ -141,7 +144,8 @@ func (e *evidence) attempts() {
 func gaveBack(s *spell) bool { return s.left != nil && s.left.Attempts < s.last.Attempts }
 
 // overlaps: two runs of a job are at work at once only if the first had lost its lease, had
-// timed out or was cancelled, and that before the second was claimed (J5, J12, J13).
+// timed out or was cancelled, and that before the second began (J5, J12, J13). The first is the
+// one that was claimed first: it may begin when it is lost already, in a process that was frozen.
 func (e *evidence) overlaps() {
 	for _, id := range e.ids {
 		h := e.jobs[id]
@@ -152,14 +156,16 @@ func (e *evidence) overlaps() {
 					continue
 				}
 				e.report.facts["overlapping runs"]++
-				j := slices.IndexFunc(h.spells, func(s *spell) bool { return s.run == r })
-				if j < 0 {
+				s, next := e.spell(id, r.begin.Fence), e.spell(id, later.begin.Fence)
+				if s == nil || next == nil || s.run == nil || next.run == nil {
 					continue // wrong by another rule
 				}
-				s := h.spells[j]
+				if next.claim.Seq < s.claim.Seq {
+					s, next = next, s
+				}
 				lost := s.how == leftReaped || s.how == leftCancelled || s.timedOut()
-				if !lost || s.left.At > later.begin.At {
-					e.wrong("overlaps", id, "runs %d and %d were at work at once, and the first had not lost its job (%s)", r.begin.Run, later.begin.Run, s.how)
+				if !lost || s.left.At > next.run.begin.At {
+					e.wrong("overlaps", id, "runs %d and %d were at work at once, and the first had not lost its job (%s)", s.claim.Runs, next.claim.Runs, s.how)
 				}
 			}
 		}
@@ -202,7 +208,7 @@ func (e *evidence) leases() {
 // toldForAReason: a handler whose job was not taken is told that its lease is lost only if
 // its process could not renew (J12). Here the server's troubles are a reason as well.
 func (e *evidence) toldForAReason(h *history, s *spell) {
-	if s.run == nil || s.run.end == nil || s.how == leftCancelled || s.run.end.On != rebase.ErrLeaseLost.Error() {
+	if s.run == nil || s.run.end == nil || e.cut != 0 && s.run.end.At > e.cut || s.how == leftCancelled || s.run.end.On != rebase.ErrLeaseLost.Error() {
 		return
 	}
 	if p := e.process(s.claim.Worker); !e.disturbed(p, s.run.end.At-e.Visibility.Microseconds(), s.run.end.At) {

@@ -29,6 +29,7 @@ type tale struct {
 	fired    map[string]int
 	ends     []scheduleEnd
 	claims   int
+	old      *tale // the primary that was killed, nil without
 }
 
 // rows appends the states of a job, with numbers in their order.
@@ -86,11 +87,13 @@ func (t *tale) judge() (broken []string) {
 		notes: t.notes, effects: t.effects, archived: t.archived, fired: t.fired, schedules: t.ends, claims: t.claims,
 	}
 	slices.SortStableFunc(e.notes, func(a, b note) int { return int(a.At - b.At) })
-	e.sort(t.states)
-	for _, r := range rules {
-		r.judge(e)
+	if t.old != nil {
+		old := newEvidence(e.plan)
+		old.effects = t.old.effects
+		e.compare(old, t.states, t.old.states, t.old.commits())
 	}
-	e.tell()
+	e.sort(t.states)
+	e.judge()
 	for _, v := range e.report.broken {
 		broken = append(broken, v.rule)
 	}
@@ -135,6 +138,19 @@ func TestRulesAcceptWhatIsRight(t *testing.T) {
 	deleted.rows(state{Op: "D", ID: 1, At: 13 * second})
 	deleted.archived[[2]int64{1, deleted.states[6].XID}] = 1
 	require.Empty(t, deleted.judge())
+	thawed := plain() // its first run begins when it is lost, and the second at work
+	for _, s := range thawed.states[1:4] {
+		s.Begun = false
+	}
+	for _, s := range thawed.states[3:6] {
+		s.Attempts--
+	}
+	thawed.notes[3].At, thawed.notes[3].Mono = start+7*second+2, start+7*second+2
+	thawed.notes[4] = note{Kind: noteFault, At: start + 7*second, From: start + second, What: "freeze", On: "p1"}
+	thawed.notes[5] = note{Kind: noteExit, At: start + 11*second, On: "p1", What: "exit status 0"}
+	thawed.note(note{Kind: noteFault, At: 11*second - 1, From: 11*second - 2, What: "term", On: "p1"})
+	thawed.note(note{Kind: noteEnd, At: 7*second + 3, Job: 1, Fence: 11, Process: "p1", What: cameContext, On: rebase.ErrLeaseLost.Error()})
+	require.Empty(t, thawed.judge())
 	probed := plain()
 	probed.note(note{Kind: noteProbe, At: 1, N: 7, Job: 1})
 	require.Empty(t, probed.judge())

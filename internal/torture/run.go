@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -31,6 +32,7 @@ type plan struct {
 	Rate                 int    // jobs a second
 	Binaries             string // of PostgreSQL; "": found
 	PgBouncer            bool
+	Failover             bool   // to an asynchronous standby
 	Plant                string // a fault of the harness's own, see plants.go
 	Keep                 bool   // the directory with the record
 	Only                 string // the adversary's faults, by name; "": all
@@ -43,8 +45,11 @@ type run struct {
 	dir     string
 	record  *record
 	server  *pgserver.Server
-	pooler  *pooler        // nil without
-	watch   sync.WaitGroup // the record's
+	front   *faultnet.Proxy  // before the server, if another may take its place; nil without
+	standby *standby         // nil without
+	old     *pgserver.Server // the primary that has been replaced, nil before
+	pooler  *pooler          // nil without
+	watch   sync.WaitGroup   // the record's
 	proxies []*faultnet.Proxy
 	direct  *pgxpool.Pool // past all links, for the harness itself
 	app     *pgxpool.Pool // the enqueuers'
@@ -91,16 +96,7 @@ func (r *run) open(ctx context.Context) (err error) {
 		return err
 	}
 	r.watch.Go(func() { r.record.watchStalls(r.Visibility / 8) })
-	// A commit is on its way to the disk before it is confirmed, so a crash of the server
-	// loses none; a crash of the machine is not what this is about, so nothing waits for
-	// the disk itself.
-	r.server, err = pgserver.Start(ctx, pgserver.Config{BinDir: r.Binaries, Settings: map[string]string{
-		"synchronous_commit": "on", "max_connections": "100", "log_min_messages": "fatal", "deadlock_timeout": "500ms",
-		// A transaction whose client has vanished without a word keeps its locks, that of
-		// CompleteTx too, until the server ends it; the documentation says to let it.
-		"idle_in_transaction_session_timeout": "10s",
-	}})
-	if err != nil {
+	if err := r.openServer(ctx); err != nil {
 		return err
 	}
 	if r.direct, err = r.directPool(ctx); err != nil {
@@ -112,9 +108,9 @@ func (r *run) open(ctx context.Context) (err error) {
 	if err := r.plantOwn(ctx); err != nil {
 		return err
 	}
-	front := fmt.Sprintf("127.0.0.1:%d", r.server.Port())
+	front := r.home()
 	if r.PgBouncer {
-		if r.pooler, err = startPooler(ctx, r.dir, r.server.Port()); err != nil {
+		if r.pooler, err = startPooler(ctx, r.dir, front); err != nil {
 			return err
 		}
 		front = r.pooler.addr
@@ -140,13 +136,42 @@ func (r *run) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	if r.Failover { // its end could be lost, and everybody would be refused for ever
+		kinds = slices.DeleteFunc(slices.Clone(kinds), func(f fault) bool { return f.name == "read-only" })
+	}
 	r.adv = &adversary{kinds: kinds, record: r.record, server: r.server, fleet: r.fleet, app: appLink, direct: r.direct, pool: r.app, pooler: r.pooler, lease: r.Visibility}
 	return nil
 }
 
+// openServer starts the server, and before it what leads to its successor.
+func (r *run) openServer(ctx context.Context) (err error) {
+	if r.server, err = pgserver.Start(ctx, pgserver.Config{BinDir: r.Binaries, Settings: r.serverSettings()}); err != nil || !r.Failover {
+		return err
+	}
+	if r.front, err = r.link(address(r.server)); err != nil {
+		return err
+	}
+	return r.follow(ctx)
+}
+
+// home is where the server is found, whichever it is.
+func (r *run) home() string {
+	if r.front != nil {
+		return r.front.Addr()
+	}
+	return address(r.server)
+}
+
+func (r *run) homeURL() string {
+	if r.front != nil {
+		return r.front.URL(r.server.URL("postgres"))
+	}
+	return r.server.URL("postgres")
+}
+
 // directPool is the harness's own: no fault strikes it, apart from those of the server.
 func (r *run) directPool(ctx context.Context) (*pgxpool.Pool, error) {
-	config, err := pgxpool.ParseConfig(r.server.URL("postgres"))
+	config, err := pgxpool.ParseConfig(r.homeURL())
 	if err != nil {
 		return nil, err
 	}
@@ -187,7 +212,7 @@ func (r *run) slots(front string) (all []*slot, err error) {
 		s.links = append(s.links, l)
 		s.config = workerConfig{URL: r.url(l), Dir: r.dir, Concurrency: r.Concurrency, Visibility: r.Visibility, Schedules: schedules}
 		if r.PgBouncer {
-			ear, err := r.link(fmt.Sprintf("127.0.0.1:%d", r.server.Port()))
+			ear, err := r.link(r.home())
 			if err != nil {
 				return nil, err
 			}
@@ -215,26 +240,55 @@ func (r *run) rounds(ctx context.Context) error {
 	measuring.Go(func() { r.gauge(gauge) })
 	defer measuring.Wait()
 	defer stopGauge()
-	end := time.Now().Add(r.Duration)
+	begun := time.Now()
+	end := begun.Add(r.Duration)
 	for i := uint64(0); ctx.Err() == nil; i++ {
-		r.chaos(ctx, random, min(chaosTime, max(time.Until(end)-quietTime, 5*time.Second)), r.seed+1_000_003*i)
+		d := min(chaosTime, max(time.Until(end)-quietTime, 5*time.Second))
+		failing := r.Failover && r.old == nil && time.Since(begun)+d/2 >= r.Duration/3
+		if err := r.chaos(ctx, random, d, r.seed+1_000_003*i, failing); err != nil {
+			return err
+		}
+		if r.old != nil {
+			if err := r.resumeAll(ctx); err != nil {
+				return err
+			}
+		}
 		r.quiet(ctx, random)
 		if time.Until(end) < quietTime {
-			return context.Cause(ctx)
+			break
 		}
+	}
+	if r.Failover && r.old == nil && ctx.Err() == nil {
+		return errors.New("the failover did not happen: the run was too short")
 	}
 	return context.Cause(ctx)
 }
 
-// chaos is enqueuers, operators and the adversary at once.
-func (r *run) chaos(ctx context.Context, random *rand.Rand, d time.Duration, seed uint64) {
+// chaos is enqueuers, operators and the adversary at once, and in one of the rounds the failover.
+func (r *run) chaos(ctx context.Context, random *rand.Rand, d time.Duration, seed uint64, failing bool) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	var all sync.WaitGroup
+	if failing {
+		own := rand.New(rand.NewPCG(random.Uint64(), 3))
+		all.Go(func() {
+			await(ctx, between(own, d/4, d*6/10))
+			err = r.failOver(ctx, own)
+		})
+	}
 	all.Go(func() { r.jobs.run(ctx, seed, r.Rate) })
 	all.Go(func() { r.ops.run(ctx, seed) })
 	r.adv.run(ctx, random)
 	all.Wait()
+	return err
+}
+
+// servers are all that were started.
+func (r *run) servers() (all []*pgserver.Server) {
+	if r.standby != nil {
+		all = append(all, r.standby.server)
+	}
+	return slices.DeleteFunc(append(all, r.server, r.old), func(s *pgserver.Server) bool { return s == nil })
 }
 
 // close takes everything down.
@@ -253,8 +307,8 @@ func (r *run) close() (err error) {
 	if r.pooler != nil {
 		r.pooler.close()
 	}
-	if r.server != nil {
-		err = r.server.Close()
+	for _, s := range r.servers() {
+		err = errors.Join(err, s.Close())
 	}
 	if r.record != nil {
 		err = errors.Join(err, r.record.close())

@@ -25,6 +25,9 @@ func (e *evidence) tell() {
 	told := map[int64]bool{}
 	for _, v := range e.report.broken {
 		h := e.jobs[v.job]
+		if h == nil && e.loss != nil {
+			h = e.loss.old.jobs[v.job]
+		}
 		if h == nil || told[v.job] || len(told) == stories {
 			continue
 		}
@@ -58,22 +61,15 @@ func (e *evidence) lines(h *history) (all []storyLine) {
 	}
 	who := map[string]bool{}
 	for _, s := range h.states {
-		switch s.Op {
-		case "I":
-			add(s.At, "row: made, n %d, task %s, lane %q, key %q, does %q, max attempts %d", s.N, s.Task, s.Lane, s.Key, s.Does, s.MaxAttempts)
-		case "D":
-			add(s.At, "row: deleted")
-		default:
-			text := fmt.Sprintf("row: %s, fence %d, attempts %d, run %d, crashes %d, setbacks %d, begun %t, worker %s", s.Status, s.Fence, s.Attempts, s.Runs, s.Crashes, s.Setbacks, s.Begun, s.Worker)
-			if s.LockedUntil != 0 {
-				text += ", until " + time.UnixMicro(s.LockedUntil).UTC().Format("15:04:05.000")
-			}
-			if s.Error != "" && s.Status != "running" {
-				text += ", error: " + s.Error
-			}
-			add(s.At, "%s", text)
-			if s.Worker != "" {
-				who[e.process(s.Worker).name] = true
+		add(s.At, "row: %s", s)
+		if s.Worker != "" {
+			who[e.process(s.Worker).name] = true
+		}
+	}
+	if e.loss != nil && e.loss.old.jobs[h.id] != nil {
+		for _, s := range e.loss.old.jobs[h.id].states {
+			if e.loss.isLost[*s] {
+				add(s.At, "lost with the old primary: row: %s", s)
 			}
 		}
 	}
@@ -86,6 +82,8 @@ func (e *evidence) lines(h *history) (all []storyLine) {
 			add(n.At, "%s: fence %d returns %s %s (cause %q)", n.Process, n.Fence, n.What, n.Text, n.On)
 		case n.Job == h.id:
 			add(n.At, "%s: %s %s %s, since %s %s", n.Process, n.Kind, n.Task, n.What, clockTime(n.From), n.Text)
+		case n.Kind == noteFault && n.What == failover:
+			add(n.From, "fault: failover until %s: %s", clockTime(n.At), n.Text)
 		case n.At < from || n.From > to:
 		case n.Kind == noteFault && n.What == "row locks":
 			if slices.Contains(strings.Fields(n.On), fmt.Sprint(h.id)) {
@@ -101,6 +99,23 @@ func (e *evidence) lines(h *history) (all []storyLine) {
 	}
 	slices.SortStableFunc(all, func(a, b storyLine) int { return cmp.Compare(a.at, b.at) })
 	return all
+}
+
+func (s *state) String() string {
+	switch s.Op {
+	case "I":
+		return fmt.Sprintf("made, n %d, task %s, lane %q, key %q, does %q, max attempts %d", s.N, s.Task, s.Lane, s.Key, s.Does, s.MaxAttempts)
+	case "D":
+		return "deleted"
+	}
+	text := fmt.Sprintf("%s, fence %d, attempts %d, run %d, crashes %d, setbacks %d, begun %t, worker %s", s.Status, s.Fence, s.Attempts, s.Runs, s.Crashes, s.Setbacks, s.Begun, s.Worker)
+	if s.LockedUntil != 0 {
+		text += ", until " + time.UnixMicro(s.LockedUntil).UTC().Format("15:04:05.000")
+	}
+	if s.Error != "" && s.Status != "running" {
+		text += ", error: " + s.Error
+	}
+	return text
 }
 
 // concerns says whether a fault struck one of the processes, or all.
