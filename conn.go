@@ -119,10 +119,12 @@ func (s *session) round(ctx context.Context, limit time.Duration, statements ...
 func (s *session) batch(limit time.Duration, statements []statement) *pgx.Batch {
 	b := roundBatch(settingsSQL, milliseconds(limit), statements)
 	b.QueuedQueries[1].Query(func(rows pgx.Rows) error {
+		if !rows.Next() {
+			return rows.Err()
+		}
 		columns := make([]any, len(rows.FieldDescriptions()))
 		columns[len(columns)-1] = &s.server
-		_, err := pgx.ForEachRow(rows, columns, func() error { return nil })
-		return err
+		return rows.Scan(columns...)
 	})
 	return b
 }
