@@ -29,6 +29,7 @@ type config struct {
 	json      string
 	plot      string
 	profile   string
+	anatomy   bool
 	list      bool
 	from      []string
 	scenarios []string
@@ -88,6 +89,7 @@ func parse(args []string, out io.Writer) (*config, error) {
 	cfg.scale = amount{all: 1}
 	f.Var(&cfg.scale, "scale", "multiplies the number of jobs, in all scenarios or in some: 0.01 is a quick look, whose figures mean little;\n1,retained=0.2 is everything, but fewer finished jobs (default 1)")
 	f.BoolVar(&cfg.list, "list", false, "list the scenarios, with the question that each answers, and measure nothing")
+	f.BoolVar(&cfg.anatomy, "anatomy", false, "instead of the scenarios: what a job costs each statement of drain, payload.10k, insert and insert.keys, and what it leaves in the WAL:\nrow versions, row locks, index entries, bytes; on a private server of PostgreSQL 15 or newer with its contrib modules")
 	from := f.String("from", "", "comma-separated files of -json: measure nothing, but make the tables and the pictures of them together")
 	f.StringVar(&cfg.url, "url", "", "PostgreSQL to use (a superuser's address; databases named bench_* are dropped and made); if empty, a private durable server is started")
 	f.StringVar(&cfg.bin, "bin", "", "directory of the private server's binaries; if empty, they are looked for")
@@ -122,6 +124,9 @@ func parse(args []string, out io.Writer) (*config, error) {
 func (c *config) choose(which, who string, rest []string) (err error) {
 	if len(rest) > 0 {
 		return fmt.Errorf("unexpected argument %q", rest[0])
+	}
+	if c.anatomy && (c.url != "" || c.json != "" || c.plot != "") {
+		return errors.New("-anatomy starts a server of its own and prints tables: no -url, -json or -plot")
 	}
 	if c.batch < 1 {
 		return fmt.Errorf("-ceiling-batch %d must be positive", c.batch)

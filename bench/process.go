@@ -71,11 +71,25 @@ func serverTime(backend int) (time.Duration, error) {
 	if !strings.HasPrefix(b.name, "postgres") {
 		return 0, fmt.Errorf("%w: process %d is %q here, not PostgreSQL: the server runs elsewhere", errUnsupported, backend, b.name)
 	}
-	first, err := readStat(b.parent)
-	if err != nil {
-		return 0, err
+	for {
+		first, err := readStat(b.parent)
+		if err != nil {
+			return 0, err
+		}
+		own, err := childrenTime(b.parent)
+		if err != nil {
+			return 0, err
+		}
+		again, err := readStat(b.parent)
+		if err != nil || again.ended == first.ended {
+			return first.own + first.ended + own, err
+		}
+		// One has ended meanwhile, and may be in neither sum.
 	}
-	sum := first.own + first.ended
+}
+
+// childrenTime is the CPU time of all children of the process that live.
+func childrenTime(parent int) (sum time.Duration, err error) {
 	paths, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {
 		return 0, err
@@ -85,7 +99,7 @@ func serverTime(backend int) (time.Duration, error) {
 		if err != nil {
 			continue // it has ended just now
 		}
-		if s, err := parseStat(string(data)); err == nil && s.parent == b.parent {
+		if s, err := parseStat(string(data)); err == nil && s.parent == parent {
 			sum += s.own
 		}
 	}

@@ -33,6 +33,9 @@ func run(ctx context.Context, cfg *config, out io.Writer) (err error) {
 	if err := b.describe(ctx); err != nil {
 		return err
 	}
+	if cfg.anatomy {
+		return anatomy(ctx, b)
+	}
 	for _, s := range allScenarios {
 		if !slices.Contains(cfg.scenarios, s.name) {
 			continue

@@ -9,6 +9,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/url"
 	"strings"
 
@@ -33,7 +34,11 @@ func startServer(ctx context.Context, cfg *config) (string, func() error, error)
 	if cfg.url != "" {
 		return cfg.url, func() error { return nil }, nil
 	}
-	s, err := pgserver.Start(ctx, pgserver.Config{BinDir: cfg.bin, Durable: true, Settings: serverSettings})
+	settings := maps.Clone(serverSettings)
+	if cfg.anatomy {
+		maps.Copy(settings, anatomySettings)
+	}
+	s, err := pgserver.Start(ctx, pgserver.Config{BinDir: cfg.bin, Durable: true, Settings: settings})
 	if err != nil {
 		return "", nil, err
 	}
