@@ -33,10 +33,10 @@ func TestAWorkerThatClaimsAgainWhatAFailoverLostEndsItsFirstRun(t *testing.T) {
 	s := r.start(w)
 	id := r.enqueue("x", nil)
 	stale := await(t, runs)
+	w.HoldsOfAnotherServer()
 	r.exec(`
 with gone as (delete from rebase.claims)
 update rebase.jobs set status = 'pending', fence = 0, attempts = 0, runs = 0, locked_by = null, locked_until = null, started_at = null where id = $1`, id)
-	w.HoldsOfAnotherServer()
 	r.exec(`notify rebase_jobs, 't:x'`) // before the next renewal, which would find out as well
 	again := await(t, runs)
 	require.Equal(t, 1, again.job.Runs)

@@ -52,6 +52,7 @@ func TestALaneOfManyDoesNotDelayALaneOfOne(t *testing.T) {
 	var mu sync.Mutex
 	var order []string
 	w := newWorker(t, pool, 2, "laned", func(_ context.Context, job *rebase.Job) error {
+		pause(time.Millisecond)
 		mu.Lock()
 		defer mu.Unlock()
 		order = append(order, job.Lane)
@@ -72,6 +73,9 @@ func TestAFirstLookAtLanesTakesALittleOfEach(t *testing.T) {
 	lanes := make(chan string, 1000)
 	r.handle("x", &rebase.WorkerOptions{Concurrency: 2}, func(_ context.Context, job *rebase.Job) error {
 		lanes <- job.Lane
+		if job.Lane != "" {
+			pause(time.Millisecond) // or a slot whose goroutine the system makes wait is overtaken by twenty
+		}
 		return nil
 	})
 	r.enqueueMany("x", 100, nil)

@@ -128,7 +128,7 @@ func (d *desk) end(id int64, status rebase.Status, ago time.Duration, lastError 
 // ended makes n jobs that have ended.
 func (d *desk) ended(n int, task string, status rebase.Status, ago time.Duration) {
 	d.t.Helper()
-	d.exec(`insert into rebase.jobs (task, status, finished_at) select $2, $3, now() - $4::interval - i * interval '1 ms' from generate_series(1, $1::int) i`,
+	d.exec(`insert into rebase.jobs (task, status, dead, finished_at) select $2, $3, $3 = 'failed', now() - $4::interval - i * interval '1 ms' from generate_series(1, $1::int) i`,
 		n, task, string(status), ago)
 }
 
