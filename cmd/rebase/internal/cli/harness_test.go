@@ -122,7 +122,7 @@ func (d *desk) exec(sql string, args ...any) {
 // end makes a job end so long ago.
 func (d *desk) end(id int64, status rebase.Status, ago time.Duration, lastError string) {
 	d.t.Helper()
-	d.exec(`update rebase.jobs set status = $2, finished_at = now() - $3::interval, last_error = nullif($4, ''), attempts = 3 where id = $1`, id, string(status), ago, lastError)
+	d.exec(`update rebase.jobs set status = $2, dead = $2 = 'failed', finished_at = now() - $3::interval, last_error = nullif($4, ''), attempts = 3 where id = $1`, id, string(status), ago, lastError)
 }
 
 // ended makes n jobs that have ended.
