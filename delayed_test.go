@@ -61,7 +61,7 @@ func TestN1ARetryOfAWorkerThatIsGoneStartsWhenItIsDue(t *testing.T) {
 	r := newRig(t)
 	second := &rig{t: t, pool: r.pool, q: r.elsewhere(rebase.Gated), log: r.log}
 	var runs atomic.Int32
-	first := second.worker(&rebase.WorkerOptions{Backoff: at(10 * time.Second)}) // long enough to stop it, on a busy machine too
+	first := second.worker(&rebase.WorkerOptions{Backoff: at(20 * time.Second)}) // long enough to stop it; falling asleep takes as long as other tests hold transactions open
 	begun := make(chan struct{})
 	first.Register("a", func(context.Context, *rebase.Job) error {
 		if runs.Add(1) == 1 {

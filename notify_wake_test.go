@@ -47,7 +47,7 @@ func TestQ63OperatorsWakeASleeperElsewhere(t *testing.T) {
 func TestQ63AGiveBackAtShutdownWakesASleeperElsewhere(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	first, entered := r.worker(&rebase.WorkerOptions{ShutdownTimeout: 600 * time.Millisecond}), make(chan int64, 1)
+	first, entered := r.worker(&rebase.WorkerOptions{ShutdownTimeout: 3 * time.Second}), make(chan int64, 1)
 	first.Register("a", func(ctx context.Context, job *rebase.Job) error {
 		entered <- job.ID
 		<-ctx.Done()
