@@ -61,7 +61,7 @@ var planWants = map[string]planWant{
 		indexes: []string{"jobs_pkey"}, cond: "id", buffers: 3500, sorts: true,
 	},
 	"answerSQL": {args: func(f *planTable) string { return f.running }, indexes: []string{"jobs_pkey"}, cond: "id", buffers: 500},
-	"overSQL":   {args: func(f *planTable) string { return f.tokens + ", null" }, indexes: []string{"jobs_pkey"}, cond: "id", buffers: 2500},
+	"overSQL":   {args: func(f *planTable) string { return f.tokens + ", pg_postmaster_start_time()" }, indexes: []string{"jobs_pkey"}, cond: "id", buffers: 300},
 	"renewSQL": {
 		args:    func(f *planTable) string { return f.running + ", " + f.tokens + ", '{}', '5 minutes'" },
 		indexes: []string{"jobs_pkey"}, cond: "id", buffers: 2500,

@@ -78,14 +78,8 @@ with u as materialized (
 )
 select w.id, w.task, w.lane, w.attempts, w.status, coalesce(w.locked_by, ''), (select count(asked.answer) from asked) from w`
 
-// emptyClaimsSQL deletes what no job refers to any more.
-const emptyClaimsSQL = `
-delete from rebase.claims k
-where k.ctid = any(array(
-  select c.ctid
-  from rebase.claims c
-  where c.token = any($1::bigint[])
-  and not exists (
+// nobodyHas is true of a claim c whose token no job has. Relies on jobs_pkey.
+const nobodyHas = `not exists (
     select
     from unnest(c.ids) i (id)
     cross join lateral (
@@ -94,7 +88,16 @@ where k.ctid = any(array(
       where p.id = i.id and p.fence = c.token
       limit 1
     ) j
-  )
+  )`
+
+// emptyClaimsSQL deletes what no job refers to any more.
+const emptyClaimsSQL = `
+delete from rebase.claims k
+where k.ctid = any(array(
+  select c.ctid
+  from rebase.claims c
+  where c.token = any($1::bigint[])
+  and ` + nobodyHas + `
   for update skip locked
 ))`
 

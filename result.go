@@ -100,16 +100,7 @@ where k.ctid = any(array(
   select c.ctid
   from rebase.claims c
   where c.token = any($1::bigint[])
-  and (pg_postmaster_start_time() = $2::timestamptz or not exists (
-    select
-    from unnest(c.ids) i (id)
-    cross join lateral (
-      select
-      from rebase.jobs p
-      where p.id = i.id and p.fence = c.token
-      limit 1
-    ) j
-  ))
+  and (pg_postmaster_start_time() = $2::timestamptz or ` + nobodyHas + `)
   for update skip locked
 ))`
 
