@@ -5,7 +5,6 @@ package rebase_test
 // the speed of the queue rests on, and one careless index would end it.
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +13,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rebasejobs/rebase"
+	"github.com/rebasejobs/rebase/internal/pgserver"
 	"github.com/rebasejobs/rebase/internal/pgtest"
 )
 
@@ -64,15 +65,27 @@ func untilChanged(t *testing.T, pool *pgxpool.Pool, before change, updates, mayb
 	return now.hot - before.hot
 }
 
+// undisturbed returns a pool on a server of the test's own, on which nobody else holds a
+// transaction open. A page that is full takes a HOT update only once it has been pruned, and
+// pruning leaves what a snapshot may need; a snapshot's xmin counts the transactions of all
+// databases of the server, so those of other tests too.
+func undisturbed(t *testing.T) *pgxpool.Pool {
+	t.Helper()
+	server := pgtest.Server(t, pgserver.Config{Settings: map[string]string{"autovacuum": "off"}})
+	pool, err := pgxpool.New(t.Context(), server.URL("postgres"))
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	require.NoError(t, rebase.New(pool, nil).Migrate(t.Context()))
+	return pool
+}
+
 // J10: of 3,000 jobs, each claimed and then renewed, every claim is HOT and every renewal
 // is, even when all jobs of a page are renewed in one transaction. (Rows so small that a page
 // can't hold all of them twice, once they are claimed, would not be: here they are of 400
 // bytes.)
 func TestEveryClaimAndEveryRenewalIsHOT(t *testing.T) {
 	t.Parallel()
-	pool := pgtest.New(t)
-	_, err := pool.Exec(t.Context(), "alter table rebase.jobs set (autovacuum_enabled = off)")
-	require.NoError(t, err)
+	pool := undisturbed(t)
 	const n = 3000
 	enqueueMany(t, pool, "hot", n, nil)
 	s := newStepper(t, pool, nil, "hot")
@@ -90,25 +103,17 @@ func TestEveryClaimAndEveryRenewalIsHOT(t *testing.T) {
 	s.Disconnect() // which makes the backend report
 	require.EqualValues(t, n, untilChanged(t, pool, before, n, 0), "claims that are HOT")
 
-	// A page must be pruned for them, which a snapshot of that moment (autovacuum looks at the new
-	// tables) puts off: then the next renewal is.
-	hot := int64(0)
-	for range 50 {
-		before = changes(t, pool)
-		require.NoError(t, s.Renew())
-		s.Disconnect()
-		if hot = untilChanged(t, pool, before, n, 0); hot == n {
-			break
-		}
-	}
-	require.EqualValues(t, n, hot, "renewals that are HOT")
+	before = changes(t, pool)
+	require.NoError(t, s.Renew())
+	s.Disconnect()
+	require.EqualValues(t, n, untilChanged(t, pool, before, n, 0), "renewals that are HOT")
 }
 
 // The same in a worker at work: of a drain of 4,000 jobs all claims are HOT; the results
 // aren't, since a job that has ended goes from one index to another.
 func TestEveryClaimOfADrainIsHOT(t *testing.T) {
 	t.Parallel()
-	pool := pgtest.New(t)
+	pool := undisturbed(t)
 	const n = 4000
 	ids := enqueueMany(t, pool, "hot", n, nil)
 	before := changes(t, pool)
@@ -120,5 +125,5 @@ func TestEveryClaimOfADrainIsHOT(t *testing.T) {
 	require.NoError(t, pool.QueryRow(t.Context(), "select sum(runs) from rebase.jobs").Scan(&claims))
 	// The worker's first renewal, right after its start, meets what has been claimed by then.
 	hot := untilChanged(t, pool, before, 2*claims, 500)
-	require.GreaterOrEqual(t, hot, claims*98/100, fmt.Sprintf("of %d claims", claims))
+	require.GreaterOrEqual(t, hot, claims)
 }
