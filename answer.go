@@ -68,16 +68,16 @@ func (e *engine) answered(list []*attempt, fences []*int64, statuses []*string) 
 			if a.outcome.kind != kindReleased {
 				e.counts.Lost++
 				lost = append(lost, a)
+				events = append(events, e.event(EventLeaseLost, a, ErrLeaseLost))
 			}
 		}
 	}
+	e.events.add(events...)
 	e.mu.Unlock()
 	for _, a := range lost {
 		e.log.Warn("rebase: lease lost; the result was dropped", "job_id", a.job.ID, "task", a.job.Task, "attempt", a.job.Attempts,
 			"worker", e.id, "outcome", a.outcome.kind)
-		events = append(events, e.event(EventLeaseLost, a, ErrLeaseLost))
 	}
-	e.events.add(events...)
 }
 
 // retryLocked is the time until a result whose row was locked is sent again.

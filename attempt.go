@@ -41,6 +41,7 @@ type attempt struct {
 	sending   bool // its result is on the wire
 	proved    bool // once reaped, and no longer on probation
 	lost      bool // abandoned because the claim was
+	overtakes bool // claimed before the reply to the result of the job's last run
 	outcome   outcome
 	// completing: CompleteTx has run; whether it was committed only the row knows.
 	completing bool

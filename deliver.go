@@ -69,28 +69,44 @@ func (e *engine) claimRound(ctx context.Context, batches []*batch, statements []
 // start.
 func (e *engine) deliver(batches []*batch, sent time.Time) {
 	now := time.Now()
-	var claimed []Event
-	e.mu.Lock()
 	var lost []*attempt
+	e.mu.Lock()
 	for _, b := range batches {
 		lost = append(lost, e.superseded(b.claim)...)
 		e.deliverBatch(b, sent, now)
 		if e.events != nil {
-			for i := range b.claim.attempts {
-				claimed = append(claimed, e.event(EventClaimed, &b.claim.attempts[i], nil))
-			}
+			e.claimEvents(b.claim)
 		}
 	}
 	e.counts.Claims += int64(len(batches))
 	e.startSlots(now)
 	e.mu.Unlock()
-	e.lostLeases(lost, slices.Repeat([]error{ErrLeaseLost}, len(lost)))
-	e.events.add(claimed...)
+	e.logLost(lost, slices.Repeat([]error{ErrLeaseLost}, len(lost)))
 	for _, b := range batches {
 		for _, err := range b.broken {
 			e.log.Error("rebase: a row can't be read and is put aside", "error", err, "worker", e.id)
 		}
 	}
+}
+
+// claimEvents tells that jobs are claimed; of those that overtake a result, once it is there.
+func (e *engine) claimEvents(c *claim) {
+	events := make([]Event, 0, len(c.attempts))
+	for i := range c.attempts {
+		a := &c.attempts[i]
+		if ev := e.event(EventClaimed, a, nil); a.overtakes {
+			e.overtaking = append(e.overtaking, ev)
+		} else {
+			events = append(events, ev)
+		}
+	}
+	e.events.add(events...)
+}
+
+// overtaken tells of the claims that overtook the round of results that has just ended.
+func (e *engine) overtaken() {
+	e.events.add(e.overtaking...)
+	e.overtaking = nil
 }
 
 // superseded ends older attempts of the jobs that c has claimed: whoever claims a job again has
@@ -99,11 +115,11 @@ func (e *engine) deliver(batches []*batch, sent time.Time) {
 // a job that was due again at once may be back before it. To a standby that has taken over and
 // never heard of the older claim this may be the job's first run, too.
 func (e *engine) superseded(c *claim) (lost []*attempt) {
-	again := map[int64]bool{}
+	again := map[int64]*attempt{}
 	anew := e.holdsOfAnother(c.server)
 	for i := range c.attempts {
-		if j := &c.attempts[i].job; j.Runs > 1 || anew {
-			again[j.ID] = true
+		if a := &c.attempts[i]; a.job.Runs > 1 || anew {
+			again[a.job.ID] = a
 		}
 	}
 	if len(again) == 0 {
@@ -111,10 +127,17 @@ func (e *engine) superseded(c *claim) (lost []*attempt) {
 	}
 	for _, old := range e.held {
 		for i := range old.attempts {
-			if a := &old.attempts[i]; again[a.job.ID] && a.state != stateSettled && !a.sending {
-				e.lose(a, ErrLeaseLost)
-				lost = append(lost, a)
+			a := &old.attempts[i]
+			next := again[a.job.ID]
+			if next == nil || a.state == stateSettled {
+				continue
 			}
+			if a.sending {
+				next.overtakes = true
+				continue
+			}
+			e.lose(a, ErrLeaseLost)
+			lost = append(lost, a)
 		}
 	}
 	return lost

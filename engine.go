@@ -79,6 +79,7 @@ type engine struct {
 	later            []deferred  // finished, to be recorded later: the row was locked
 	doubtful         []*attempt  // finished, but the result found no row to write
 	died             []*attempt  // dead letters, to be logged
+	overtaking       []Event     // claims that the events of results on the wire go before
 	alone            int         // this many results go one by one
 	over             []*claim    // whose row in rebase.claims can go
 	stopping         bool        // claim nothing more

@@ -38,7 +38,8 @@ type Options struct {
 	// Notify says when an enqueue sends a NOTIFY. If zero, Gated.
 	Notify NotifyMode
 	// OnEvent, if not nil, is called for every event in the life of a job, one at
-	// a time, on a goroutine that no job waits for. Of an attempt that failed and is
+	// a time, on a goroutine that no job waits for, in the order in which this Queue's
+	// workers got to know of them. Of an attempt that failed and is
 	// tried again it is the only one to be told; the log has what failed for good.
 	OnEvent func(Event)
 }

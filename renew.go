@@ -176,7 +176,7 @@ func (e *engine) askRenewal(ctx context.Context, list []*attempt) error {
 		}
 	}
 	e.mu.Unlock()
-	e.lostLeases(lost, causes)
+	e.logLost(lost, causes)
 	return nil
 }
 
@@ -191,23 +191,23 @@ func (e *engine) lose(a *attempt, cause error) {
 	}
 	e.counts.Lost++
 	e.settle(a)
+	kind := EventLeaseLost
+	if cause == ErrCancelled {
+		kind = EventCancelled
+	}
+	e.events.add(e.event(kind, a, cause))
 	e.startSlots(time.Now())
 }
 
-// lostLeases tells of them.
-func (e *engine) lostLeases(lost []*attempt, causes []error) {
-	var events []Event
+// logLost logs them; a logger is the user's code, so the engine's lock is not held.
+func (e *engine) logLost(lost []*attempt, causes []error) {
 	for i, a := range lost {
-		kind := EventLeaseLost
 		if causes[i] == ErrCancelled {
-			kind = EventCancelled
 			e.log.Info("rebase: a running job was cancelled", "job_id", a.job.ID, "task", a.job.Task, "attempt", a.job.Attempts, "worker", e.id)
 		} else {
 			e.log.Warn("rebase: lease lost; the handler's context is cancelled", "job_id", a.job.ID, "task", a.job.Task, "attempt", a.job.Attempts, "worker", e.id)
 		}
-		events = append(events, e.event(kind, a, causes[i]))
 	}
-	e.events.add(events...)
 }
 
 // cancelled makes the recorder ask at once about the jobs that it holds, if the cancelled

@@ -265,6 +265,7 @@ func (e *engine) unrecorded(r *record, over []*claim, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.over = append(e.over, over...)
+	e.overtaken()
 	all := e.unsent(append(r.quick, r.others...))
 	if !isLost(err) {
 		if len(all) == 1 {
@@ -323,8 +324,9 @@ func (e *engine) recorded(r *record) {
 			e.doubtful = append(e.doubtful, a)
 		}
 	}
-	e.mu.Unlock()
 	e.events.add(events...)
+	e.overtaken()
+	e.mu.Unlock()
 }
 
 // conclude takes a recorded outcome into account.
