@@ -52,7 +52,7 @@ func (a *app) deleteCommand() *cobra.Command {
 func (a *app) changeCommand(c change, short, long string) *cobra.Command {
 	return a.guarded(&cobra.Command{
 		Use: c.verb + " ID...", Short: short, Long: long + "\n\nMore than one needs a confirmation.",
-		Args: idArgs(cobra.MinimumNArgs(1)),
+		Args: idArgs(takes(1, -1)),
 		RunE: a.with(func(ctx context.Context, d *db, args []string) error {
 			ids, err := parseIDs(args)
 			if err != nil {

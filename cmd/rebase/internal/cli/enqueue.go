@@ -33,7 +33,7 @@ func (a *app) enqueueCommand() *cobra.Command {
 If an unfinished job of the task has the key already, no job is made; that is no error. A note
 says so when no live worker serves the task.`,
 		Example:           "  rebase enqueue send-welcome '{\"email\": \"ada@example.org\"}'\n  jq .order order.json | rebase enqueue send-invoice - --key order-4711 --delay 10m",
-		Args:              cobra.RangeArgs(1, 2),
+		Args:              takes(1, 2),
 		PreRunE:           func(cmd *cobra.Command, _ []string) error { return f.check(cmd) },
 		ValidArgsFunction: a.taskNames,
 		RunE:              a.with(func(ctx context.Context, d *db, args []string) error { return a.enqueue(ctx, d, f, args) }),

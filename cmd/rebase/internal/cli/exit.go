@@ -53,6 +53,22 @@ type noJobError struct {
 func (e *noJobError) Error() string { return fmt.Sprintf("%s: there is no job %d", e.verb, e.id) }
 func (e *noJobError) Unwrap() error { return rebase.ErrNotFound }
 
+// A noScheduleError says that there is no schedule with the id.
+type noScheduleError struct{ verb, id string }
+
+func (e *noScheduleError) Error() string {
+	return fmt.Sprintf("schedules %s: there is no schedule %q", e.verb, e.id)
+}
+func (e *noScheduleError) Unwrap() error { return rebase.ErrNotFound }
+
+// A mayNotMigrateError says who may.
+type mayNotMigrateError struct{ err error }
+
+func (e *mayNotMigrateError) Error() string {
+	return "the role may not make or change the schema (" + forbidden(e.err) + "): let the schema's owner migrate, or a role with CREATE on the database"
+}
+func (e *mayNotMigrateError) Unwrap() error { return e.err }
+
 // errTooLong is the cause when --timeout ended a statement.
 var errTooLong = errors.New("it took longer than --timeout")
 
@@ -127,20 +143,17 @@ func (a *app) words(err error) string {
 		reason := strings.Join(strings.Split(errors.Unwrap(e).Error(), "\n"), "; ")
 		return "the database can't be reached: " + reason
 	}
+	_, mayNotMigrate := errors.AsType[*mayNotMigrateError](err)
 	switch {
 	case errors.Is(err, errTooLong), errors.Is(err, context.DeadlineExceeded), cancelled(err):
 		return fmt.Sprintf("it took longer than %s: raise --timeout, or narrow the filter", a.timeout)
 	case lacksSchema(err):
 		return "the schema is missing or too old: run 'rebase migrate'"
-	case forbidden(err) != "":
+	case forbidden(err) != "" && !mayNotMigrate:
 		return "the role lacks privileges: " + forbidden(err)
 	}
 	if e, ok := errors.AsType[*rebase.PayloadError](err); ok {
 		return e.Field + ": " + e.Reason // there is only one item
 	}
-	text := strings.TrimPrefix(err.Error(), "rebase: ")
-	if before, ok := strings.CutSuffix(text, rebase.ErrNotFound.Error()); ok {
-		return before + "not found"
-	}
-	return text
+	return strings.TrimPrefix(err.Error(), "rebase: ")
 }

@@ -33,7 +33,7 @@ type listFlags struct {
 func (a *app) listCommand() *cobra.Command {
 	f := new(listFlags)
 	cmd := &cobra.Command{
-		Use: "list", Short: "List jobs", Long: listLong, Args: cobra.NoArgs,
+		Use: "list", Short: "List jobs", Long: listLong, Args: takesFlags("show ID"),
 		Example: "  rebase list --status failed --task send-invoice\n  rebase list --status succeeded --finished-after 10m --json",
 		PreRunE: func(*cobra.Command, []string) error { return f.check() },
 		RunE:    a.with(func(ctx context.Context, d *db, _ []string) error { return a.list(ctx, d, f) }),

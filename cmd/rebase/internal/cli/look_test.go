@@ -236,7 +236,7 @@ func TestSchedulesAreListedPausedResumedFiredAndDeleted(t *testing.T) {
 	require.Equal(t, 1, d.count("task = 'make-report'"))
 	d.ok("schedules", "delete", "report")
 	for _, verb := range []string{"pause", "resume", "fire", "delete"} {
-		require.Contains(t, d.fails(3, "schedules", verb, "report"), "not found")
+		require.Contains(t, d.fails(3, "schedules", verb, "report"), "rebase: schedules "+verb+": there is no schedule \"report\"\n")
 	}
 	require.Equal(t, "no schedules\n", d.run("schedules").err)
 	require.Empty(t, d.ok("schedules", "--json"))

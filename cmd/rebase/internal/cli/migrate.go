@@ -27,11 +27,17 @@ several places at once, and beside workers. --timeout bounds all of it.
 With --sql it prints the statements instead, and needs no database:
 
   rebase migrate --sql | psql --set ON_ERROR_STOP=1 "$DATABASE_URL"`,
-		Args: cobra.NoArgs,
+		Args: takes(0, 0),
 	}
 	cmd.Flags().BoolVar(&sql, "sql", false, "print the statements instead of running them")
 	cmd.Flags().IntVar(&after, "after", 0, "with --sql: only versions above this one")
-	migrate := a.with(func(ctx context.Context, d *db, _ []string) error { return a.migrate(ctx, d) })
+	migrate := a.with(func(ctx context.Context, d *db, _ []string) error {
+		err := a.migrate(ctx, d)
+		if forbidden(err) != "" {
+			return &mayNotMigrateError{err}
+		}
+		return err
+	})
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		switch {
 		case sql:
@@ -118,7 +124,7 @@ func (a *app) checkCommand() *cobra.Command {
 		Use: "check", Short: "Tell whether workers can work on the database",
 		Long: `Tells whether this version can work on the database: the schema is there and fits, the role has
 the privileges that a worker needs, the encoding is UTF8, and the server takes writes.`,
-		Args: cobra.NoArgs,
+		Args: takes(0, 0),
 		RunE: a.with(func(ctx context.Context, d *db, _ []string) error {
 			limited, cancel := d.limit(ctx)
 			defer cancel()

@@ -31,7 +31,7 @@ type purgeFlags struct {
 func (a *app) purgeCommand() *cobra.Command {
 	f := new(purgeFlags)
 	cmd := a.guarded(&cobra.Command{
-		Use: "purge", Short: "Delete jobs that ended long ago", Long: purgeLong, Args: cobra.NoArgs,
+		Use: "purge", Short: "Delete jobs that ended long ago", Long: purgeLong, Args: takesFlags("delete ID..."),
 		Example: "  rebase purge --older-than 7d\n  rebase purge --older-than 90d --status failed --yes",
 		PreRunE: func(*cobra.Command, []string) error { return f.check() },
 		RunE:    a.with(func(ctx context.Context, d *db, _ []string) error { return a.purge(ctx, d, f) }),
@@ -44,7 +44,7 @@ func (a *app) purgeCommand() *cobra.Command {
 
 func (f *purgeFlags) check() error {
 	if f.olderThan <= 0 {
-		return &usageError{"--older-than", f.olderThan.String(), "is required and must be above zero"}
+		return errors.New("--older-than is missing or zero: say how long ago jobs ended at least, such as 7d")
 	}
 	for _, s := range f.status {
 		if !slices.Contains([]string{"succeeded", "cancelled", "failed"}, s) {

@@ -27,7 +27,7 @@ somebody has locked. An interrupt ends it; what was done stays done.`
 func (a *app) redriveCommand() *cobra.Command {
 	f, limit := new(filterFlags), 0
 	cmd := a.guarded(&cobra.Command{
-		Use: "redrive", Short: "Make many dead letters pending again", Long: redriveLong, Args: cobra.NoArgs,
+		Use: "redrive", Short: "Make many dead letters pending again", Long: redriveLong, Args: takesFlags("retry ID..."),
 		Example: "  rebase redrive --task send-invoice --error 'connection refused' --limit 10",
 		PreRunE: func(*cobra.Command, []string) error {
 			if limit < 0 {

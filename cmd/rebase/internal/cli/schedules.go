@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -31,11 +32,13 @@ func (a *app) schedulesCommand() *cobra.Command {
 func (a *app) scheduleCommand(verb, done, short, long string, do func(*rebase.Queue, context.Context, string) error) *cobra.Command {
 	return &cobra.Command{
 		Use: verb + " ID", Short: short, Long: long,
-		Args: cobra.ExactArgs(1), ValidArgsFunction: a.scheduleIDs,
+		Args: takes(1, 1), ValidArgsFunction: a.scheduleIDs,
 		RunE: a.with(func(ctx context.Context, d *db, args []string) error {
 			ctx, cancel := d.limit(ctx)
 			defer cancel()
-			if err := do(d.q, ctx, args[0]); err != nil {
+			if err := do(d.q, ctx, args[0]); errors.Is(err, rebase.ErrNotFound) {
+				return &noScheduleError{verb, args[0]}
+			} else if err != nil {
 				return err
 			}
 			if a.json {

@@ -20,7 +20,7 @@ func (a *app) showCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "show ID", Short: "Show a job, its history, and why it is where it is",
 		Long: "Shows a job: why it is where it is, its row, its attempts, and its payload.",
-		Args: idArgs(cobra.ExactArgs(1)),
+		Args: idArgs(takes(1, 1)),
 		RunE: a.with(func(ctx context.Context, d *db, args []string) error {
 			ids, err := parseIDs(args)
 			if err != nil {

@@ -22,7 +22,7 @@ func (a *app) statsCommand() *cobra.Command {
 
 Counting ends at 5,000 jobs, which the tasks share: "1,250+" means at least so many. It costs the same
 however much history there is.`,
-		Args: cobra.NoArgs,
+		Args: takes(0, 0),
 		RunE: a.with(func(ctx context.Context, d *db, _ []string) error {
 			ctx, cancel := d.limit(ctx)
 			defer cancel()

@@ -18,7 +18,7 @@ func (a *app) pauseCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "pause TASK", Short: "Stop the claiming of a task's jobs",
 		Long: "Stops the claiming of a task's jobs in every process, until it is resumed. Those that run\nalready run on, and enqueues go on.",
-		Args: cobra.ExactArgs(1), ValidArgsFunction: a.taskNames,
+		Args: takes(1, 1), ValidArgsFunction: a.taskNames,
 		RunE: a.with(func(ctx context.Context, d *db, args []string) error { return a.setPaused(ctx, d, args[0], true) }),
 	}
 }
@@ -26,7 +26,7 @@ func (a *app) pauseCommand() *cobra.Command {
 func (a *app) resumeCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "resume TASK", Short: "End a pause", Long: "Ends the pause of a task. Sleeping workers are woken.",
-		Args: cobra.ExactArgs(1), ValidArgsFunction: a.taskNames,
+		Args: takes(1, 1), ValidArgsFunction: a.taskNames,
 		RunE: a.with(func(ctx context.Context, d *db, args []string) error { return a.setPaused(ctx, d, args[0], false) }),
 	}
 }

@@ -28,7 +28,7 @@ const minInterval = 100 * time.Millisecond
 func (a *app) watchCommand() *cobra.Command {
 	count, interval := 0, time.Second
 	cmd := &cobra.Command{
-		Use: "watch", Short: "Watch the queue, with rates", Long: watchLong, Args: cobra.NoArgs,
+		Use: "watch", Short: "Watch the queue, with rates", Long: watchLong, Args: takes(0, 0),
 		PreRunE: func(*cobra.Command, []string) error {
 			switch {
 			case count < 0:
