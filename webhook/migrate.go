@@ -7,9 +7,11 @@ package webhook
 import (
 	"context"
 	_ "embed"
+	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 //go:embed migrations/0001_endpoints.sql
@@ -28,6 +30,9 @@ func (s *PGStore) Migrate(ctx context.Context) error {
 	err := pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, func(tx pgx.Tx) error {
 		return migrate(ctx, tx)
 	})
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "42501" { // insufficient_privilege
+		err = fmt.Errorf("the role may not make the table; let the owner of schema rebase migrate, or one who may create that schema: %w", err)
+	}
 	if err != nil {
 		return fmt.Errorf("webhook: migrate: %w", err)
 	}

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rebasejobs/rebase"
@@ -228,6 +230,24 @@ func TestDeliveriesByPGStore(t *testing.T) {
 	job := r.attempt(d, r.send(d).JobID)
 	require.Equal(t, rebase.StatusPending, job.Status, "another process may be able to open it")
 	require.Equal(t, `webhook: store: webhook: endpoint "shop": webhook: seal: not sealed by AESGCM`, job.LastError)
+}
+
+// As Queue.Migrate does, it says who may.
+func TestPGStoreMigrateTellsWhoMay(t *testing.T) {
+	t.Parallel()
+	for name, pool := range map[string]*pgxpool.Pool{"beside the queue": pgtest.New(t), "in an empty database": pgtest.Empty(t)} {
+		cfg := pool.Config()
+		cfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+			_, err := conn.Exec(ctx, "set role pg_read_all_stats") // a role of every server's that may do nothing here
+			return err
+		}
+		weak, err := pgxpool.NewWithConfig(t.Context(), cfg)
+		require.NoError(t, err)
+		t.Cleanup(weak.Close)
+		err = webhook.NewPGStore(weak, newSealer(t, 'k')).Migrate(t.Context())
+		require.ErrorContains(t, err, "webhook: migrate: the role may not make the table; let the owner of schema rebase migrate", name)
+		require.ErrorContains(t, err, "permission denied", name)
+	}
 }
 
 // The table is made by a Migrate of its own, which is easily forgotten beside the queue's.
