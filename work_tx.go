@@ -50,14 +50,14 @@ func readTx(ctx context.Context, tx pgx.Tx, sql string, args ...any) (jobs []*Jo
 func (st statement) runTx(ctx context.Context, tx pgx.Tx) error {
 	rows, err := tx.Query(ctx, st.sql, st.args...)
 	if err != nil {
-		return err
+		return withAdvice(err)
 	}
 	defer rows.Close()
 	if err := st.rows(rows); err != nil {
 		return err
 	}
 	rows.Close()
-	return rows.Err()
+	return withAdvice(rows.Err())
 }
 
 // claimOneTxSQL: the next due job of task $5, or job $6 of that task, due or not. Relies on

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rebasejobs/rebase"
+	"github.com/rebasejobs/rebase/internal/pgtest"
 	"github.com/rebasejobs/rebase/rebasetest"
 )
 
@@ -51,6 +52,18 @@ func TestTaskWithoutJobsHasNothingToRun(t *testing.T) {
 	w := b.worker(fine, nil)
 	require.Equal(t, `rebasetest: no job of task "send-mail" is enqueued; this transaction sees no jobs at all`,
 		b.failure(func(tb rebasetest.TB) { rebasetest.WorkOne(tb, b.tx, w, sendMail) }))
+}
+
+func TestDatabaseWithoutTheSchemaIsToldSo(t *testing.T) {
+	t.Parallel()
+	for name, f := range map[string]func(tb rebasetest.TB, b *bench){
+		"Enqueued":        func(tb rebasetest.TB, b *bench) { rebasetest.Enqueued(tb, b.tx, sendMail) },
+		"RequireEnqueued": func(tb rebasetest.TB, b *bench) { rebasetest.RequireEnqueued(tb, b.tx, sendMail) },
+		"WorkOne":         func(tb rebasetest.TB, b *bench) { rebasetest.WorkOne(tb, b.tx, b.worker(fine, nil), sendMail) },
+	} {
+		b := newBenchOn(t, pgtest.Empty(t))
+		require.Contains(t, b.failure(func(tb rebasetest.TB) { f(tb, b) }), "the schema is missing, call Queue.Migrate: ", name)
+	}
 }
 
 // J18.
