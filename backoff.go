@@ -7,11 +7,11 @@ import (
 )
 
 // Backoff is pure: from the number of the attempt that failed to the time until
-// the next one. Whatever a policy returns is brought into [0, maxDelay], so that
+// the next one. Whatever a policy returns is brought into [minRetry, maxDelay], so that
 // no policy makes a hot loop out of range values or an unstorable date.
 
 // A Backoff says how long to wait after attempt number n (from 1) has failed.
-// What it returns is used as it is, without jitter; below zero counts as zero.
+// What it returns is used as it is, without jitter, but for 10 ms at least and ten years at most.
 type Backoff func(attempt int) time.Duration
 
 const (

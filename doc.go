@@ -110,14 +110,18 @@
 //	SELECT task, attempts, last_error, updated_at FROM rebase.jobs
 //	WHERE status = 'failed' ORDER BY updated_at DESC
 //
+// (WHERE dead says the same, and has an index.)
+//
 // [Queue.Explain] says why a job is not running.
 //
 // # A handler's context
 //
 // It ends when the attempt is to stop, and [context.Cause] says why: [ErrTimeout],
 // [ErrCancelled], [ErrLeaseLost] or [ErrShutdown]. A handler that ignores it goes on,
-// but after a timeout, a cancellation or a lost lease nothing that it returns is
-// recorded, and its slot is free.
+// but after a timeout or a cancellation, or when another worker has its job, nothing that it
+// returns is recorded, and its slot is free. If the lease only could not be renewed because
+// the database was out of reach, the handler keeps its slot, and its result counts unless
+// somebody has taken the job meanwhile.
 //
 // # Shutdown
 //

@@ -45,12 +45,13 @@ func (timeoutError) Error() string        { return "rebase: attempt timed out" }
 func (timeoutError) Timeout() bool        { return true }
 func (timeoutError) Is(target error) bool { return target == context.DeadlineExceeded }
 
-// PayloadError says that a job can't be enqueued as it was given. It is returned
-// before any SQL is sent, so the caller's transaction is untouched.
+// PayloadError says that a job can't be enqueued as it was given, or that the task given to
+// PauseTask or ResumeTask can't be one. It is returned before any SQL is sent, so the
+// caller's transaction is untouched.
 type PayloadError struct {
 	Index  int    // position in the batch; 0 for a single job
 	Task   string // as given, shortened
-	Field  string // "payload", "task", "lane", "idempotency_key", "meta", "delay", "run_at" or "max_attempts"
+	Field  string // "payload", "task", "lane", "idempotency_key", "meta", "delay", "run_at" or "max_attempts"; of a webhook also "endpoint" or "content_type"
 	Reason string // what is wrong, with the value where it is short
 
 	call string // what was refused, where that is no item of a batch
@@ -166,7 +167,7 @@ func (e *permanentError) Error() string { return e.err.Error() }
 func (e *permanentError) Unwrap() error { return e.err }
 
 // Snooze, returned by a handler, runs the job again after d without using an
-// attempt. A d below zero counts as zero.
+// attempt: after 10 ms at least, and ten years at most.
 func Snooze(d time.Duration) error { return &snoozeError{max(d, 0)} }
 
 type snoozeError struct{ d time.Duration }

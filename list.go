@@ -223,7 +223,7 @@ select count(*), (select count(asked.answer) from asked) from w`
 
 // Redrive makes dead letters pending again, at most limit of those that the filter selects
 // (zero or less: all), as Retry does with one, and returns how many. The filter's Status
-// is "failed" whether it is set or not. A job whose idempotency key was taken by a newer one is
+// must be empty or "failed"; with another it returns an error. A job whose idempotency key was taken by a newer one is
 // left where it is, and so is one whose row or key another transaction has locked. When an
 // error ends it, what was done stays done.
 func (q *Queue) Redrive(ctx context.Context, f Filter, limit int) (n int, err error) {

@@ -45,9 +45,10 @@ const (
 	scheduleNotifySQL = `select case when $1::int <> 2 then pg_notify('` + channel + `', 's:') end`
 )
 
-// SetSchedule makes or changes a schedule at run time; any worker fires it. A change takes
-// effect with the first slot after now, and only if the cron expression or the zone changed. It
-// returns a *ScheduleError for a schedule that can't work.
+// SetSchedule makes or changes a schedule at run time; any worker fires it. A new cron
+// expression or zone takes effect with the first slot after now; any other change with the next
+// slot, which stays, though a new Window moves its firing. It returns a *ScheduleError for a
+// schedule that can't work.
 func (q *Queue) SetSchedule(ctx context.Context, s Schedule) error {
 	p, err := planSchedule(s, q.maxPayload)
 	if err != nil {

@@ -37,9 +37,10 @@ type Options struct {
 	MaxPayload int
 	// Notify says when an enqueue sends a NOTIFY. If zero, Gated.
 	Notify NotifyMode
-	// OnEvent, if not nil, is called for every event in the life of a job, one at
-	// a time, on a goroutine that no job waits for, in the order in which this Queue's
-	// workers got to know of them. Of an attempt that failed and is
+	// OnEvent, if not nil, is called for what this Queue's enqueues and workers do with
+	// jobs, one event at a time, on a goroutine that no job waits for, in the order in which
+	// they got to know of it. If it is so slow that 10,000 events wait, further ones are
+	// dropped, with a warning. Of an attempt that failed and is
 	// tried again it is the only one to be told; the log has what failed for good.
 	OnEvent func(Event)
 }

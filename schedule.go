@@ -32,7 +32,7 @@ const (
 	CatchUpSkip CatchUp = -1
 )
 
-// CatchUpAll fires the latest n missed slots.
+// CatchUpAll fires the latest n missed slots, 1 to 10,000 of them.
 func CatchUpAll(n int) CatchUp { return CatchUp(min(max(n, 1), 10_000)) }
 
 // A Schedule fires a job at each slot of a cron expression, once with any number of
@@ -169,7 +169,7 @@ func catchUpOf(n int) CatchUp {
 // Schedule declares a schedule of the code. It does no I/O: Run writes it when it has reached
 // the database, and again when another version of the code, which is no longer running, has
 // changed it. It panics on a schedule that can't work, such as one that never matches or
-// has an unknown time zone, and on an id that was declared already.
+// has an unknown time zone, on an id that was declared already, and once Run has begun.
 func (w *Worker) Schedule(s Schedule) {
 	p, err := planSchedule(s, w.q.maxPayload)
 	if err != nil {

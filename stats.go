@@ -32,8 +32,8 @@ type Stats struct {
 	LeaseExpirations int64
 	// MissedSlots are the slots of schedules that did not fire, in all.
 	MissedSlots int64
-	// AbandonedHandlers run on although their attempt has timed out or its lease was
-	// lost, over all live workers.
+	// AbandonedHandlers run on although their attempt has timed out, was cancelled or
+	// lost its lease, over all live workers.
 	AbandonedHandlers int
 	// Totals are counts since the counters began, by name, of workers that are gone and of
 	// those alive: "claimed" jobs by "claims" statements; "succeeded", "dead" and
@@ -85,7 +85,7 @@ type WorkerStats struct {
 type Horizon struct {
 	Kind   string    // "session", "replication slot" or "prepared transaction"
 	Holder string    // application name, slot or transaction identifier
-	PID    int       // of a session, 0 otherwise
+	PID    int       // of the session, or of the one that reads the slot; 0 if there is none
 	Since  time.Time // zero if unknown
 	XIDs   int64     // transactions begun since
 }

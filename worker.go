@@ -37,14 +37,15 @@ type Middleware func(next Handler) Handler
 type WorkerOptions struct {
 	// Name is a label; a random part is always added to it. If "", the host's name.
 	Name string
-	// Concurrency is how many jobs run at once. If zero, 5.
+	// Concurrency is how many jobs run at once. If zero, 5; at most 10,000.
 	Concurrency int
 	// PollInterval is the time to the first look for jobs after one that found some,
 	// when there is no LISTEN; it doubles up to 30 s while nothing is found. If zero, 2 s.
 	PollInterval time.Duration
 	// VisibilityTimeout is how long a claim holds without being renewed; it is renewed
-	// at every third of it, for as long as the handler runs. It decides only how soon the
-	// jobs of a dead worker come back. If zero, 5 min; at least 3 s.
+	// at every third of it, and every 30 s at the latest, for as long as the handler runs. It
+	// decides only how soon the jobs of a dead worker come back. If zero, 5 min; from 3 s to
+	// 24 h.
 	VisibilityTimeout time.Duration
 	// Timeout ends an attempt as a failure. If zero, 15 min; if negative, there is none.
 	Timeout time.Duration
