@@ -167,7 +167,7 @@ func (e *engine) plan(now time.Time) (p *plan, wait time.Duration, stop bool) {
 	}
 	if idle {
 		k.at = never // who brings it forward while the look is under way means the one after it
-		if p.saw = e.attempts; e.running > 0 || e.buffered > 0 || e.unsaved > 0 {
+		if p.saw = e.attempts; e.busy() || e.buffered > 0 {
 			p.saw = -1 // what these become may be due again: RunOnce must look once more
 		}
 		p.head = !e.hasFloors() || now.Sub(k.headAt) >= max(floorGap, 20*k.headCost)

@@ -76,6 +76,7 @@ type engine struct {
 	attempts         int         // begun in all
 	outbox           []*attempt  // finished, to be recorded
 	unsaved          int         // finished and not known to be recorded, wherever they are
+	late             int         // timed out; their slots are free, and their failures not saved yet
 	later            []deferred  // finished, to be recorded later: the row was locked
 	doubtful         []*attempt  // finished, but the result found no row to write
 	died             []*attempt  // dead letters, to be logged
@@ -313,6 +314,10 @@ func (e *engine) save(a *attempt, o outcome) {
 	e.recordSignal.set()
 	e.changed.set()
 }
+
+// busy says whether a job has begun of which something is still to be recorded, though not
+// whether something waits in the buffer.
+func (e *engine) busy() bool { return e.running > 0 || e.late > 0 || e.unsaved > 0 }
 
 // prove ends the probation of a job that was once reaped: the next of them may begin, and jobs
 // may be claimed ahead again. A job that kills its process does so soon, mostly; one that

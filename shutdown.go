@@ -26,15 +26,15 @@ func (e *engine) shutDown(claimer *sync.WaitGroup, hard time.Time) error {
 		claimer.Wait() // bounded by the time limit of a round
 		close(claimed)
 	}()
-	e.waitUntil(soft, func() bool { return e.running == 0 && e.unsaved == 0 })
+	e.waitUntil(soft, func() bool { return !e.busy() })
 	e.endHandlers()
-	e.waitUntil(hard, func() bool { return e.running == 0 && e.unsaved == 0 })
+	e.waitUntil(hard, func() bool { return !e.busy() })
 	select {
 	case <-claimed:
 	case <-time.After(time.Until(hard)):
 	}
 	// What a late claim brought was released when it came in.
-	e.waitUntil(hard, func() bool { return e.running == 0 && e.unsaved == 0 && len(e.over) == 0 })
+	e.waitUntil(hard, func() bool { return !e.busy() && len(e.over) == 0 })
 	running, unrecorded := e.heldIDs(stateRunning), e.heldIDs(stateFinished)
 	if len(running) == 0 && len(unrecorded) == 0 {
 		return nil
@@ -108,7 +108,7 @@ func (e *engine) drained() bool {
 	switch {
 	case len(e.tasks) == 0:
 		return true
-	case e.running > 0 || e.buffered > 0:
+	case e.running > 0 || e.late > 0 || e.buffered > 0:
 		return false
 	case e.onceErr != nil:
 		return true

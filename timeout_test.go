@@ -66,6 +66,40 @@ func TestAHandlerThatIgnoresItsTimeoutLosesItsSlotAtOnce(t *testing.T) {
 	require.Equal(t, 1, r.job(deaf).Runs)
 }
 
+// J13, J15: the failure of an attempt that has timed out is recorded although the worker is told
+// to end, or RunOnce is done, just when its slot is free and its backoff still being asked.
+func TestATimeoutIsRecordedAlthoughTheWorkerEndsAtThatMoment(t *testing.T) {
+	t.Parallel()
+	for name, run := range map[string]func(ctx context.Context, w *rebase.Worker) error{
+		"Run":     func(ctx context.Context, w *rebase.Worker) error { return w.Run(ctx) },
+		"RunOnce": func(_ context.Context, w *rebase.Worker) error { _, err := w.RunOnce(context.Background()); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			id := r.enqueue("x", nil)
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			w := r.worker(&rebase.WorkerOptions{Timeout: 50 * time.Millisecond, Backoff: func(int) time.Duration {
+				cancel()
+				select {
+				case err := <-ended: // too early
+					ended <- err
+				case <-time.After(300 * time.Millisecond):
+				}
+				return time.Hour
+			}})
+			w.Register("x", untilDone, nil)
+			go func() { ended <- run(ctx, w) }()
+			require.NoError(t, await(t, ended))
+			job := r.job(id)
+			require.Equal(t, rebase.StatusPending, job.Status)
+			require.Equal(t, "attempt timed out after 50ms", job.LastError)
+			require.Equal(t, 1, job.Attempts)
+		})
+	}
+}
+
 // J13, J15: handlers that were given up return while the worker takes its leave. For the race
 // detector: nobody waits for them.
 func TestAbandonedHandlersReturnWhileTheWorkerStops(t *testing.T) {

@@ -36,6 +36,7 @@ func (e *engine) expire(now time.Time) (late []*attempt, next time.Duration) {
 			a := &c.attempts[i]
 			if a.state == stateRunning && !a.abandoned && !a.deadline.IsZero() && !now.Before(a.deadline) {
 				e.abandon(a, ErrTimeout)
+				e.late++
 				late = append(late, a)
 				continue
 			}
@@ -106,9 +107,11 @@ func (e *engine) timedOut(a *attempt) {
 	o := e.timeoutOutcome(a)
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.late--
 	if a.state == stateRunning {
 		e.save(a, o)
 	}
+	e.changed.set()
 }
 
 func (e *engine) timeoutOutcome(a *attempt) outcome {
