@@ -57,7 +57,11 @@ func (r *rig) worker(opts *rebase.WorkerOptions) *rebase.Worker {
 	if o.Backoff == nil {
 		o.Backoff = at(0)
 	}
-	return rebase.NewWorker(r.q, &o)
+	w := rebase.NewWorker(r.q, &o)
+	r.log.mu.Lock()
+	defer r.log.mu.Unlock()
+	r.log.workers = append(r.log.workers, w)
+	return w
 }
 
 // at is a backoff of always the same delay.
@@ -243,6 +247,9 @@ type logbook struct {
 	mu    sync.Mutex
 	lines []string // guarded by mu: level, message, key=value …
 	next  slog.Handler
+	// Asked with each line whether they live, as a user's handler may: nothing is logged while a
+	// worker holds its lock. Guarded by mu.
+	workers []*rebase.Worker
 }
 
 func newLogbook(t testing.TB) *logbook { return &logbook{next: pgtest.Logger(t).Handler()} }
@@ -262,7 +269,11 @@ func (l *logbook) Handle(ctx context.Context, rec slog.Record) error {
 	})
 	l.mu.Lock()
 	l.lines = append(l.lines, b.String())
+	workers := slices.Clone(l.workers)
 	l.mu.Unlock()
+	for _, w := range workers {
+		_ = w.Live() // one that has ended says so
+	}
 	return l.next.Handle(ctx, rec)
 }
 

@@ -262,6 +262,13 @@ func (e *engine) recordStatement(r *record) statement {
 // unrecorded puts a round's jobs back. After anything but a lost connection one of
 // them may be to blame: from then on each goes alone, until all have gone through.
 func (e *engine) unrecorded(r *record, over []*claim, err error) {
+	if a := e.putBack(r, over, err); a != nil {
+		e.log.Error("rebase: a result can't be recorded; it is tried again", "job_id", a.job.ID, "task", a.job.Task, "error", err, "worker", e.id)
+	}
+}
+
+// putBack returns the one that is to blame, where that is known.
+func (e *engine) putBack(r *record, over []*claim, err error) (refused *attempt) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.over = append(e.over, over...)
@@ -269,13 +276,12 @@ func (e *engine) unrecorded(r *record, over []*claim, err error) {
 	all := e.unsent(append(r.quick, r.others...))
 	if !isLost(err) {
 		if len(all) == 1 {
-			e.log.Error("rebase: a result can't be recorded; it is tried again", "job_id", all[0].job.ID, "task", all[0].job.Task, "error", err, "worker", e.id)
 			e.later = append(e.later, deferred{all[0], time.Now().Add(all[0].refusal())})
 			if e.once {
 				e.onceErr = cmp.Or(e.onceErr, fmt.Errorf("job %d: its result can't be recorded: %w", all[0].job.ID, err))
 				e.changed.set()
 			}
-			return
+			return all[0]
 		}
 		e.alone = len(all)
 	} else {
@@ -285,6 +291,7 @@ func (e *engine) unrecorded(r *record, over []*claim, err error) {
 		}
 	}
 	e.outbox = append(all, e.outbox...)
+	return nil
 }
 
 // refusal is the time until a result that the table refused is sent again: 1 s, doubling to 1
