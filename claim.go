@@ -222,13 +222,13 @@ cross join lateral (
   limit 1
 ) p`
 
-// idleLanesSQL is the same for the lanes of one task, the first 1,000 of them. A job that is
-// due in spite of an empty claim is locked by somebody, or its lane is at its limit.
+// idleLanesSQL is the same for the lanes of one task, from $2 on, at most $3 of them. A job that
+// is due in spite of an empty claim is locked by somebody, or its lane is at its limit.
 const idleLanesSQL = `
 with recursive found (lane, n) as (
   select (
     select p.lane from rebase.jobs p
-    where p.finished_at is null and p.crashes = 0 and p.task = $1::text and p.lane > ''
+    where p.finished_at is null and p.crashes = 0 and p.task = $1::text and p.lane >= $2::text
     order by p.lane limit 1), 1
   union all
   select (
@@ -236,26 +236,24 @@ with recursive found (lane, n) as (
     where p.finished_at is null and p.crashes = 0 and p.task = $1::text and p.lane > f.lane
     order by p.lane limit 1), f.n + 1
   from found f
-  where f.lane is not null and f.n < 1000
+  where f.lane is not null and f.n < $3::int
 )
-select (extract(epoch from min(d.run_at) filter (where not d.due) - clock_timestamp()) * 1000000)::bigint,
-  coalesce(bool_or(d.due), false)
+select (extract(epoch from min(coalesce(l.run_at, d.run_at)) filter (where coalesce(l.run_at, d.run_at) > now()) - clock_timestamp()) * 1000000)::bigint,
+  coalesce(bool_or(d.run_at <= now()), false)
 from found f
 cross join lateral (
-  (
-    select p.run_at, false as due
-    from rebase.jobs p
-    where p.finished_at is null and p.crashes = 0 and p.status = 'pending' and p.task = $1::text and p.lane = f.lane
-    and p.run_at > now()
-    order by p.run_at limit 1
-  ) union all (
-    select p.run_at, true
-    from rebase.jobs p
-    where p.finished_at is null and p.crashes = 0 and p.status = 'pending' and p.task = $1::text and p.lane = f.lane
-    and p.run_at <= now()
-    order by p.run_at limit 1
-  )
+  select p.run_at
+  from rebase.jobs p
+  where p.finished_at is null and p.crashes = 0 and p.status = 'pending' and p.task = $1::text and p.lane = f.lane
+  order by p.run_at limit 1
 ) d
+left join lateral (
+  select p.run_at
+  from rebase.jobs p
+  where p.finished_at is null and p.crashes = 0 and p.status = 'pending' and p.task = $1::text and p.lane = f.lane
+  and d.run_at <= now() and p.run_at > now()
+  order by p.run_at limit 1
+) l on true
 where f.lane is not null
 and not exists (select from rebase.paused z where z.task = $1::text)`
 
@@ -271,6 +269,7 @@ type batch struct {
 	ids    int        // or: how many jobs were asked for by id
 	reaped bool       // or: one that was reaped
 
+	from     string // where the scan began
 	lastLane string // of the scan
 	seen     int    // lanes in the scan
 	asked    int    // lanes that the scan was to visit

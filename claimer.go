@@ -28,10 +28,9 @@ type lookout struct {
 	blockedWait time.Duration // for jobs that are due but locked by others
 	time        time.Duration // smoothed time of a claim
 	turn        int64
-	passes      int           // idle looks since the last that asked for everything
-	passXmin    uint64        // idleLook.xmin of the first of them
 	headAt      time.Time     // last look at the heads of all lanes
 	headCost    time.Duration // what that took
+	series      series        // of idle looks, see idle.go
 	idle        int64         // idle looks that found nothing, counted for RunOnce
 	idleSaw     int           // plan.saw of the last of them
 	idleDue     time.Duration // next due job as of the last of them; negative: none
@@ -73,17 +72,16 @@ const (
 
 // A plan is what the next claim is to be.
 type plan struct {
-	idle    bool // an idle look
-	head    bool // from the heads of the lanes, not from their floors
-	probe   bool // ask which tasks have lanes
-	room    int  // jobs in all
-	free    int  // of which for free slots
-	tasks   []*taskState
-	wants   []int
-	reaped  bool
-	ids     []int64
-	partial bool // not all tasks were asked for, for lack of room
-	saw     int  // attempts begun when an idle look was planned; -1: some had not ended
+	idle   bool // an idle look
+	head   bool // from the heads of the lanes, not from their floors
+	probe  bool // ask which tasks have lanes
+	room   int  // jobs in all
+	free   int  // of which for free slots
+	tasks  []*taskState
+	wants  []int
+	reaped bool
+	ids    []int64
+	saw    int // attempts begun when an idle look was planned; -1: some had not ended
 }
 
 // claimLoop runs until the engine claims nothing more.
@@ -110,7 +108,7 @@ func (e *engine) claimLoop() {
 		}
 		e.mu.Lock()
 		e.dropFloors()
-		e.look.at = time.Time{}
+		e.look.at, e.look.series.looks = time.Time{}, 0
 		e.mu.Unlock()
 		if locked++; isLockTimeout(err) && locked <= lockPatience {
 			continue
@@ -150,6 +148,9 @@ func (e *engine) plan(now time.Time) (p *plan, wait time.Duration, stop bool) {
 	if next := k.last.Add(breath); k.empty && now.Before(next) {
 		return nil, next.Sub(now), false
 	}
+	if idle && (k.woken || k.series.looks == 0) {
+		e.newSeries() // what it was woken for may be where it has been
+	}
 	p = e.wants(idle)
 	if p == nil {
 		k.blocked = true
@@ -170,8 +171,10 @@ func (e *engine) plan(now time.Time) (p *plan, wait time.Duration, stop bool) {
 		if p.saw = e.attempts; e.busy() || e.buffered > 0 {
 			p.saw = -1 // what these become may be due again: RunOnce must look once more
 		}
-		p.head = !e.hasFloors() || now.Sub(k.headAt) >= max(floorGap, 20*k.headCost)
-		if p.head {
+		if k.series.looks == 0 {
+			k.series.head = !e.hasFloors() || now.Sub(k.headAt) >= max(floorGap, 20*k.headCost)
+		}
+		if p.head = k.series.head; p.head {
 			k.headAt = now
 		}
 	}
@@ -189,6 +192,9 @@ func (e *engine) wants(idle bool) *plan {
 	order := slices.Clone(e.tasks)
 	slices.SortStableFunc(order, func(a, b *taskState) int { return int(min(max(a.turn-b.turn, -1), 1)) })
 	for _, t := range order {
+		if idle && t.looked {
+			continue
+		}
 		extra := e.ahead(t)
 		if extra > 0 {
 			left := e.leaving(t)
@@ -205,7 +211,7 @@ func (e *engine) wants(idle bool) *plan {
 	if p.room <= 0 || len(p.tasks) == 0 {
 		return nil
 	}
-	p.reaped = e.reaped == 0 && e.buffered == 0 && e.look.passes == 0 && e.running < e.w.opts.Concurrency && (idle || e.reapedDue)
+	p.reaped = e.reaped == 0 && e.buffered == 0 && e.look.series.looks == 0 && e.running < e.w.opts.Concurrency && (idle || e.reapedDue)
 	return p
 }
 
@@ -265,11 +271,9 @@ func (e *engine) claim(p *plan) error {
 	case p.probe: // idleSQL walks the lanes from their heads
 		statements = append(statements, look.lanedStatement(p.tasks))
 	}
-	if p.head {
-		for _, t := range p.tasks {
-			if t.laned {
-				statements = append(statements, look.lanesStatement(t.name))
-			}
+	for _, b := range batches {
+		if p.head && b.laned != nil {
+			statements = append(statements, look.lanesStatement(b))
 		}
 	}
 	e.mu.Unlock()
@@ -300,7 +304,7 @@ func (e *engine) claimed(p *plan, batches []*batch, look *idleLook, took time.Du
 			e.reapedDue = got > 0
 		}
 		if b.laned != nil {
-			more = e.scanned(b) || more
+			more = e.scanned(b, p.idle) || more
 		}
 		e.advanceFloors(b)
 		e.takeTurns(b)
@@ -310,32 +314,18 @@ func (e *engine) claimed(p *plan, batches []*batch, look *idleLook, took time.Du
 		k.found = time.Now()
 	}
 	if n > 0 || more {
-		k.more, k.passes = true, 0
+		k.more, k.series.looks = true, 0
 		k.wait = 0
 		return
 	}
-	if !p.idle {
-		k.more = false
-		k.at = time.Time{} // an idle look, now
-		return
-	}
-	if !p.head {
-		k.by(k.headAt.Add(20 * k.headCost)) // the heads are looked at when their turn comes
-		return
-	}
-	k.headCost = took
-	// With room for fewer than all groups, idle looks follow each other, by turns, until
-	// every group was looked at. The oldest open transaction is that of the first.
+	k.more = false
 	switch {
-	case p.partial && k.passes < len(e.groups(p)):
-		if k.passes++; k.passes == 1 {
-			k.passXmin = look.xmin
-		}
-		k.more, k.at = false, time.Time{}
-		return
-	case k.passes > 0:
-		k.passes, look.xmin = 0, k.passXmin
+	case !p.idle, !e.seriesDone(p, batches, look, took):
+		k.at = time.Time{} // an idle look, now
+	case !p.head:
+		k.by(k.headAt.Add(20 * k.headCost)) // the heads are looked at when their turn comes
+	default:
+		k.headCost, k.idleSaw = k.series.took, k.series.saw
+		e.foundNothing(&k.series.idleLook)
 	}
-	k.idleSaw = p.saw
-	e.foundNothing(look)
 }

@@ -144,6 +144,8 @@ type taskState struct {
 	laned     bool          // has jobs with lanes: they are discovered by a loose scan
 	cursor    string        // where that scan goes on
 	lanesSeen int           // by the last scan
+	barren    bool          // that scan has found nothing since it began at the first lane
+	looked    bool          // nothing was found in this series of idle looks
 	skipped   bool          // the last claim left it out: all its slots were taken
 }
 

@@ -209,7 +209,7 @@ func (e *engine) lookAtSchedules(ctx context.Context) (*fireLook, error) {
 		statement{dueSQL, []any{e.scheduleIDs, fireBatch}, collectSchedules(&look.due)},
 		statement{nextFireSQL, []any{e.scheduleIDs}, func(rows pgx.Rows) error {
 			_, err := pgx.ForEachRow(rows, []any{&us, &look.now}, func() error {
-				look.next = time.Duration(us) * time.Microsecond
+				look.next = microseconds(&us)
 				return nil
 			})
 			return err

@@ -2,6 +2,7 @@ package rebase
 
 import (
 	"cmp"
+	"slices"
 	"strconv"
 	"time"
 
@@ -9,6 +10,46 @@ import (
 )
 
 // The idle look: what a claimer that found nothing asks the tables, and how long it sleeps then.
+
+// A series is the idle looks that follow each other until all tasks were looked at: with room for
+// fewer than all of them, or with more lanes than one statement is to visit, one is not enough.
+type series struct {
+	idleLook      // what they have told together; the oldest open transaction is that of the first
+	looks    int  // so far; 0: none is under way
+	head     bool // they look from the heads of the lanes
+	saw      int  // plan.saw of the first
+	took     time.Duration
+}
+
+// newSeries begins anew. The engine's lock is held.
+func (e *engine) newSeries() {
+	e.look.series = series{}
+	for _, t := range e.tasks {
+		t.looked, t.cursor = false, ""
+	}
+}
+
+// seriesDone takes in an idle look that found nothing, and reports whether it was the last.
+func (e *engine) seriesDone(p *plan, batches []*batch, look *idleLook, took time.Duration) bool {
+	s := &e.look.series
+	s.took += took
+	if s.looks++; s.looks == 1 {
+		s.idleLook, s.saw = *look, p.saw
+	} else {
+		s.blocked = s.blocked || look.blocked
+		s.sooner(look.next)
+	}
+	for _, b := range batches {
+		for _, l := range b.lanes {
+			l.task.looked = true // those with lanes: see scanned
+		}
+	}
+	if slices.ContainsFunc(p.tasks, func(t *taskState) bool { return !t.looked }) {
+		return false
+	}
+	s.looks = 0
+	return true
+}
 
 // foundNothing decides how long to sleep.
 func (e *engine) foundNothing(look *idleLook) {
@@ -81,7 +122,7 @@ func (k *idleLook) statement(tasks []*taskState) statement {
 				k.laned = append(k.laned, tasks[ord-1])
 			}
 			k.blocked = k.blocked || due
-			k.sooner(us)
+			k.sooner(microseconds(us))
 			us = nil
 			return nil
 		})
@@ -109,24 +150,33 @@ func taskNames(tasks []*taskState) []string {
 	return names
 }
 
-func (k *idleLook) lanesStatement(task string) statement {
-	return statement{idleLanesSQL, []any{task}, func(rows pgx.Rows) error {
+// lanesStatement asks about the lanes that the batch's claim visits.
+func (k *idleLook) lanesStatement(b *batch) statement {
+	from := cmp.Or(b.from, "\x01") // "" is the queue of jobs without a lane
+	return statement{idleLanesSQL, []any{b.laned.name, from, b.asked}, func(rows pgx.Rows) error {
 		var us *int64
 		var due bool
 		_, err := pgx.ForEachRow(rows, []any{&us, &due}, func() error {
 			k.blocked = k.blocked || due
-			k.sooner(us)
+			k.sooner(microseconds(us))
 			return nil
 		})
 		return err
 	}}
 }
 
-func (k *idleLook) sooner(us *int64) {
-	if us == nil {
-		return
-	}
-	if d := max(time.Duration(*us), 0) * time.Microsecond; k.next < 0 || d < k.next {
+// sooner notes that a job will be due in d; negative: none will.
+func (k *idleLook) sooner(d time.Duration) {
+	if d >= 0 && (k.next < 0 || d < k.next) {
 		k.next = d
 	}
+}
+
+// microseconds is the time until something is due; negative for null. Jobs may be due in
+// thousands of years, which a Duration doesn't hold.
+func microseconds(us *int64) time.Duration {
+	if us == nil {
+		return -1
+	}
+	return time.Duration(min(max(*us, 0), int64(maxDelay/time.Microsecond))) * time.Microsecond
 }

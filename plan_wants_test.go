@@ -43,7 +43,7 @@ var planWants = map[string]planWant{
 	"idleSQL": {
 		args: fixedArgs(`'{plain,laned,other}'`), indexes: []string{"jobs_unfinished", "jobs_reaped"}, cond: "task lane", buffers: 150, head: true, small: true,
 	},
-	"idleLanesSQL": {args: fixedArgs(`'laned'`), indexes: []string{"jobs_unfinished"}, cond: "task lane", buffers: 300},
+	"idleLanesSQL": {args: fixedArgs(`'laned', e'\\001', 10000`), indexes: []string{"jobs_unfinished"}, cond: "task lane", buffers: 300},
 	"headSQL": {
 		args:    fixedArgs(`'{plain,laned}', array['', 'lane7'], array['9999-12-31 00:00Z'::timestamptz, now() - interval '1 hour'], '{0,0}', '{1,1000}'`),
 		indexes: []string{"jobs_unfinished"}, cond: "task lane run_at ROW", buffers: 500, head: true,

@@ -359,11 +359,11 @@ select exists (
   ) x
 )`
 
-// reapedDuty is of use only while the buffer is never empty: idle looks ask too.
+// reapedDuty is of use only while claims go on without an idle look, which asks too.
 func (e *engine) reapedDuty(ctx context.Context, now time.Time) error {
 	e.mu.Lock()
 	e.duties.reapedAt = now.Add(250 * time.Millisecond)
-	ask := e.buffered > 0 && e.reaped == 0 && !e.reapedDue
+	ask := (e.buffered > 0 || e.look.more) && e.reaped == 0 && !e.reapedDue
 	e.mu.Unlock()
 	if !ask {
 		return nil

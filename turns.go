@@ -37,7 +37,6 @@ func (e *engine) addClaims(p *plan, add func(*batch, ...statement)) {
 	for i, g := range groups {
 		share := min((room+len(groups)-i-1)/(len(groups)-i), g.want)
 		if share <= 0 {
-			p.partial = true
 			continue
 		}
 		room -= share
@@ -91,9 +90,9 @@ func (e *engine) addNamed(p *plan, g *group, room int, add func(*batch, ...state
 
 // addLanes scans the task's lanes from where the last scan ended.
 func (e *engine) addLanes(p *plan, t *taskState, room int, add func(*batch, ...statement)) {
-	b := &batch{laned: t, wanted: room, ahead: room > p.free, asked: max(min(2*room, 1000), 20)}
+	b := &batch{laned: t, wanted: room, ahead: room > p.free, from: t.cursor, asked: max(min(2*room, 1000), 20)}
 	if p.idle {
-		b.asked = 1000
+		b.asked = lanesALook
 	}
 	names, ats, ids := []string{}, []time.Time{}, []int64{}
 	for _, l := range t.lanes {
@@ -105,7 +104,7 @@ func (e *engine) addLanes(p *plan, t *taskState, room int, add func(*batch, ...s
 	if t.lanesSeen == 0 { // nobody has counted them yet: the first must not take all that is claimed ahead
 		each = max(min(room, p.free), 1)
 	}
-	st := e.claimStatement(b, claimLanesSQL, t.name, t.cursor, b.asked, each, names, ats, ids, room, t.laneLimit)
+	st := e.claimStatement(b, claimLanesSQL, t.name, b.from, b.asked, each, names, ats, ids, room, t.laneLimit)
 	if t.laneLimit > 0 {
 		add(b, statement{sql: laneLockSQL, args: []any{t.name}}, st)
 	} else {
@@ -113,21 +112,26 @@ func (e *engine) addLanes(p *plan, t *taskState, room int, add func(*batch, ...s
 	}
 }
 
-// scanned moves the cursor of a task's lanes, and reports whether to go on at once:
-// the scan has not come to the end, or did not begin at the beginning.
-func (e *engine) scanned(b *batch) bool {
+// lanesALook bounds the statement of an idle look, which takes 10 to 20 µs for a lane of which
+// nothing can be claimed.
+const lanesALook = 10_000
+
+// scanned moves the cursor of a task's lanes, and reports whether claims are to go on: the scan has
+// not come to the end, or something was found since it began. Of an idle look it says that only if
+// it found something; the rest is for the next look of the series.
+func (e *engine) scanned(b *batch, idle bool) bool {
 	t := b.laned
-	began := t.cursor
+	t.barren = len(b.claim.attempts) == 0 && (t.barren || b.from == "")
 	full := len(b.claim.attempts) >= b.wanted
 	if b.seen < b.asked && !full {
 		t.cursor = ""
 		t.prune()
-		if began == "" {
+		if b.from == "" {
 			t.lanesSeen = b.seen
 			t.laned = b.seen > 1 || b.seen == 1 && b.lastLane != ""
-			return false
 		}
-		return true
+		t.looked = idle && t.barren
+		return !t.barren
 	}
 	last := b.lastLane
 	if full { // the scan may have gone on beyond the last lane served
@@ -138,7 +142,7 @@ func (e *engine) scanned(b *batch) bool {
 		t.lanesSeen = max(b.seen, 1)
 	}
 	t.cursor = last + "\x01" // the least string above it, since no lane has a NUL
-	return true
+	return !idle || !t.barren
 }
 
 // advanceFloors notes how far each lane was taken.
