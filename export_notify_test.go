@@ -34,6 +34,15 @@ func (w *Worker) Asleep() (yes bool) {
 	return yes
 }
 
+// Resting is Asleep, but for what other transactions of the server may still have to say.
+func (w *Worker) Resting() (yes bool) {
+	w.peek(func(e *engine) {
+		k := &e.look
+		yes = k.locked && k.series.looks == 0 && !k.more && !k.woken && !k.blocked && e.running == 0 && k.at != never && time.Until(k.at) > 0
+	})
+	return yes
+}
+
 // Listening says whether notifications arrive.
 func (w *Worker) Listening() (yes bool) {
 	w.peek(func(e *engine) { yes = e.listening })

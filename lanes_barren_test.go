@@ -34,14 +34,15 @@ func TestAWorkerSleepsBesideLanesOfWhichNothingIsDue(t *testing.T) {
 			t.Parallel()
 			r := newRig(t)
 			last := r.barren("x", n)
-			s := r.sleeper(nil, "x", "y")
+			s := r.drowsy(nil, "x", "y")
+			r.until(s.Resting, "the worker rests")
 			q := r.elsewhere(rebase.Gated)
 			for _, opts := range []*rebase.EnqueueOptions{{Lane: last}, {Lane: "lane"}, {}} {
 				done, err := q.Enqueue(t.Context(), "x", nil, opts)
 				require.NoError(t, err)
 				require.Equal(t, done.ID, await(t, s.began))
 			}
-			s.sleeps()
+			r.until(s.Resting, "the worker rests again")
 		})
 	}
 }
@@ -77,7 +78,8 @@ func TestTasksWithLanesOfWhichNothingIsDueHideNoOther(t *testing.T) {
 	for _, task := range []string{"a", "b", "c"} {
 		r.barren(task, 12_000)
 	}
-	s := r.sleeper(&rebase.WorkerOptions{Concurrency: 1}, "a", "b", "c", "d")
+	s := r.drowsy(&rebase.WorkerOptions{Concurrency: 1}, "a", "b", "c", "d")
+	r.until(s.Resting, "the worker rests")
 	q := r.elsewhere(rebase.Gated)
 	for _, task := range []string{"d", "a", "b", "c"} {
 		done, err := q.Enqueue(t.Context(), task, nil, &rebase.EnqueueOptions{Lane: "lane 999999"})
@@ -91,7 +93,8 @@ func TestAReapedJobIsClaimedBesideLanesOfWhichNothingIsDue(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.barren("x", 25)
-	s := r.sleeper(nil, "x", "y")
+	s := r.drowsy(nil, "x", "y")
+	r.until(s.Resting, "the worker rests")
 	id := r.enqueue("y", &rebase.EnqueueOptions{Delay: time.Hour})
 	r.exec("update rebase.jobs set crashes = 1, run_at = now() where id = $1", id) // as the reaper leaves it
 	r.q.Wake()
@@ -137,7 +140,8 @@ func TestAJobInTheFarFutureHidesNoOther(t *testing.T) {
 			q := r.elsewhere(rebase.Gated)
 			_, err := q.Enqueue(t.Context(), "far", nil, &rebase.EnqueueOptions{Lane: lane, RunAt: time.Date(2400, 1, 1, 0, 0, 0, 0, time.UTC)})
 			require.NoError(t, err)
-			s := r.sleeper(nil, "near", "far")
+			s := r.drowsy(nil, "near", "far")
+			r.until(s.Resting, "the worker rests")
 			done, err := q.Enqueue(t.Context(), "near", nil, &rebase.EnqueueOptions{Lane: lane, Delay: time.Second})
 			require.NoError(t, err)
 			s.startsWithin(done.ID, 10*time.Second) // not by the next look, 30 s after the last
