@@ -24,7 +24,7 @@ func (r *rig) barren(task string, lanes int) (last string) {
 }
 
 // barrenLanes are the numbers around those that one claim and one idle look visit.
-var barrenLanes = []int{1, 19, 20, 21, 999, 1000, 1500, 10_000, 25_000}
+var barrenLanes = []int{1, 19, 20, 21, 1000, 25_000}
 
 // J26, N2: a worker falls asleep beside them, and is woken for a job in the last of them.
 func TestAWorkerSleepsBesideLanesOfWhichNothingIsDue(t *testing.T) {

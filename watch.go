@@ -37,6 +37,7 @@ func (e *engine) expire(now time.Time) (late []*attempt, next time.Duration) {
 			if a.state == stateRunning && !a.abandoned && !a.deadline.IsZero() && !now.Before(a.deadline) {
 				e.abandon(a, ErrTimeout)
 				e.late++
+				e.events.add(e.event(EventAbandoned, a, ErrTimeout))
 				late = append(late, a)
 				continue
 			}
@@ -103,7 +104,6 @@ func earlier(a, b time.Time) time.Time {
 func (e *engine) timedOut(a *attempt) {
 	e.log.Warn("rebase: attempt timed out; its slot is free, and what its handler still returns is dropped",
 		"job_id", a.job.ID, "task", a.job.Task, "attempt", a.job.Attempts, "worker", e.id, "timeout", a.timeout)
-	e.events.add(e.event(EventAbandoned, a, ErrTimeout))
 	o := e.timeoutOutcome(a)
 	e.mu.Lock()
 	defer e.mu.Unlock()
