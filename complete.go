@@ -41,7 +41,9 @@ returning id`
 //
 // Committed, the job has succeeded whatever the handler returns. If the transaction is
 // not committed, an error of the handler is an ordinary failure, and nil is the failure
-// "the transaction of CompleteTx was not committed".
+// "the transaction of CompleteTx was not committed". Return soon after a rollback: as the
+// transaction may be open and hold the row, the handler's context is not ended any more when the
+// database is out of reach for longer than the lease.
 //
 // It returns ErrLeaseLost if the attempt no longer holds the job: roll back then.
 func (j *Job) CompleteTx(ctx context.Context, tx pgx.Tx) error {
