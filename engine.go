@@ -60,6 +60,7 @@ type engine struct {
 	since       time.Time // when this worker came, by the database's clock
 	scheduleIDs []string  // that the code declares
 	refusalSaid time.Time // when it was last said that the database refuses one
+	beatSaid    bool      // that a heartbeat was refused
 	unserved    map[string]bool
 	orphans     orphanKey
 

@@ -10,7 +10,7 @@ var WorkerStatements = map[string]string{
 	"claimSQL": claimSQL, "claimLanesSQL": claimLanesSQL, "claimIDsSQL": claimIDsSQL, "claimReapedSQL": claimReapedSQL,
 	"idleSQL": idleSQL, "lanedSQL": lanedSQL, "idleLanesSQL": idleLanesSQL, "headSQL": headSQL, "reapedDueSQL": reapedDueSQL,
 	"succeedSQL": succeedSQL, "recordSQL": recordSQL, "answerSQL": answerSQL, "overSQL": overSQL,
-	"renewSQL": renewSQL, "renewClaimsSQL": renewClaimsSQL, "unservedSQL": unservedSQL,
+	"renewSQL": renewSQL, "renewClaimsSQL": renewClaimsSQL, "heartbeatSQL": heartbeatSQL, "unservedSQL": unservedSQL,
 	"expiredSQL": expiredSQL, "reapSQL": reapSQL, "giveBackSQL": giveBackSQL, "emptyClaimsSQL": emptyClaimsSQL,
 	"purgeSQL": purgeSQL + "j.finished_at", "purgeDeadSQL": purgeDeadSQL + "j.finished_at",
 	"insertOneSQL": insertOneSQL, "insertPlainSQL": insertPlainSQL, "insertPlainManySQL": insertPlainManySQL, "insertManySQL": insertManySQL, "findDuplicatesSQL": findDuplicatesSQL,

@@ -55,6 +55,12 @@ func (w *Worker) PingOpen() (open bool) {
 	return open
 }
 
+// Trusted is since when renewals have gone through without a break; zero: they have not.
+func (w *Worker) Trusted() (since time.Time) {
+	w.peek(func(e *engine) { since = e.trusted })
+	return since
+}
+
 // Locked says whether the worker believes that it holds its sleep locks.
 func (w *Worker) Locked() (yes bool) {
 	w.peek(func(e *engine) { yes = e.look.locked })

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Pings: notifications to oneself, sent over the recorder's connection along with renewals, that
+// Pings: notifications to oneself, sent over the recorder's connection along with heartbeats, that
 // prove that the LISTEN connection works, at its start and for as long as it is used.
 
 // A ping is a notification to oneself. The engine's lock guards it.
@@ -15,6 +15,7 @@ type ping struct {
 	sent  time.Time // when it was committed; zero: not yet
 	seen  string    // the last of ours that came
 	other time.Time // when one of another worker last came
+	again time.Time // not before: the server has refused it
 }
 
 // ownPing is how long others' pings may stand for one's own at most.
@@ -52,23 +53,27 @@ func (e *engine) pinged(nonce string) {
 
 const pingSQL = `select pg_notify('` + channel + `', 'p:' || $1::text)`
 
-// pingStatement is sent along with every renewal while there is a LISTEN connection, unless
-// another worker's ping has come since the last renewal.
-func (e *engine) pingStatement() (st []statement, nonce string) {
+// pingStatement is sent along with every heartbeat while there is a LISTEN connection, unless
+// another worker's ping has come since the last renewal. held: it waits, since it was refused.
+func (e *engine) pingStatement() (st []statement, nonce string, held bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	now := time.Now()
 	open := !e.ping.sent.IsZero() && e.ping.seen != e.ping.nonce // its patience must not begin anew
 	if e.ping.nonce == "" || open || !e.listening && !e.ping.sent.IsZero() {
-		return nil, ""
+		return nil, "", false
 	}
-	if now := time.Now(); !e.ping.sent.IsZero() && now.Sub(e.ping.other) < e.renewPeriod() && now.Sub(e.ping.sent) < ownPing {
-		return nil, ""
+	if !e.ping.sent.IsZero() && now.Sub(e.ping.other) < e.renewPeriod() && now.Sub(e.ping.sent) < ownPing {
+		return nil, "", false
+	}
+	if now.Before(e.ping.again) {
+		return nil, "", true
 	}
 	if !e.ping.sent.IsZero() {
 		e.ping.nonce = fmt.Sprintf("%016x", rand.Uint64())
 		e.ping.sent = time.Time{}
 	}
-	return []statement{{sql: pingSQL, args: []any{e.ping.nonce}}}, e.ping.nonce
+	return []statement{{sql: pingSQL, args: []any{e.ping.nonce}}}, e.ping.nonce, false
 }
 
 // pingSent starts the patience for the ping's arrival.
@@ -82,4 +87,22 @@ func (e *engine) pingSent(nonce string) {
 	}
 	e.mu.Unlock()
 	e.listener.poke()
+}
+
+// pingRefused leaves the ping to the next renewal that the clock asks for: each try may take as long
+// as a lock_timeout. While a connection waits for it to prove itself, that one comes sooner.
+func (e *engine) pingRefused(nonce string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if nonce == "" || e.ping.nonce != nonce {
+		return
+	}
+	now, wait := time.Now(), e.renewPeriod()
+	if !e.listening {
+		wait = min(wait, proofTime)
+		if at := now.Add(wait); at.Before(e.duties.renew) {
+			e.duties.renew = at
+		}
+	}
+	e.ping.again = now.Add(wait / 2)
 }

@@ -67,8 +67,11 @@ var planWants = map[string]planWant{
 		indexes: []string{"jobs_pkey"}, cond: "id", buffers: 2500,
 	},
 	"renewClaimsSQL": {args: func(f *planTable) string { return f.tokens + ", '5 minutes'" }, buffers: 300},
-	"unservedSQL":    {args: fixedArgs(""), indexes: []string{"jobs_unfinished"}, cond: "", buffers: 2000, head: true},
-	"expiredSQL":     {args: fixedArgs("'1 hour'"), buffers: 200, small: true},
+	"heartbeatSQL": {
+		args: fixedArgs(`'w7', 'h', '{plain}', 5, '5 minutes', '{}', '{}'`), buffers: 300, small: true,
+	},
+	"unservedSQL": {args: fixedArgs(""), indexes: []string{"jobs_unfinished"}, cond: "", buffers: 2000, head: true},
+	"expiredSQL":  {args: fixedArgs("'1 hour'"), buffers: 200, small: true},
 	"reapSQL": {
 		args: func(f *planTable) string { return f.expired + ", false, 0" }, indexes: []string{"jobs_pkey"}, cond: "id", buffers: 8000, sorts: true,
 	},

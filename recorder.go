@@ -3,11 +3,7 @@ package rebase
 import (
 	"context"
 	"errors"
-	"os"
-	"strings"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // The recorder does everything over the second connection: it writes results, renews
@@ -198,44 +194,28 @@ const suspendGap = 2 * time.Second
 // renewPeriod is the time between two renewals, with their heartbeat and ping.
 func (e *engine) renewPeriod() time.Duration { return min(e.w.opts.VisibilityTimeout/3, pingPeriod) }
 
-// renewDuty renews, and keeps count of how long the database has been reachable.
 func (e *engine) renewDuty(ctx context.Context, now time.Time) error {
 	e.set(&e.duties.renew, now.Add(e.renewPeriod()))
-	if err := e.renew(ctx); err != nil {
+	err := e.renew(ctx)
+	if err != nil {
 		e.set(&e.duties.renew, now.Add(min(e.w.opts.VisibilityTimeout/15, time.Second)))
 		e.set(&e.trusted, time.Time{})
-		return err
 	}
+	return err
+}
+
+// trust keeps count of how long the database has been reachable, after a renewal that began
+// then and has gone through.
+func (e *engine) trust(began time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	// A process that was stopped for a while is no judge of others either: they may have
 	// been stopped with it, and wake up a moment later.
-	stopped := now.Sub(e.renewedAt) > e.renewPeriod()+time.Second
-	if e.trusted.IsZero() || stopped || time.Since(now) > time.Second {
-		e.trusted = now
+	stopped := began.Sub(e.renewedAt) > e.renewPeriod()+time.Second
+	if e.trusted.IsZero() || stopped || time.Since(began) > time.Second {
+		e.trusted = began
 	}
-	e.renewedAt = now
-	return nil
-}
-
-// heartbeat keeps the worker's row, which tells others that it lives and what it
-// serves.
-func (e *engine) heartbeat() statement {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	host, _ := os.Hostname() // a label; "" will do
-	args := []any{e.id, strings.ToValidUTF8(host, "?"), e.names, e.w.opts.Concurrency, interval(e.w.opts.VisibilityTimeout), e.w.limits(), e.countersJSON()}
-	return statement{heartbeatSQL, args, func(rows pgx.Rows) error {
-		var n int
-		var expired bool
-		_, err := pgx.ForEachRow(rows, []any{&n, &expired}, func() error { return nil })
-		e.mu.Lock()
-		e.peers = n
-		if e.mu.Unlock(); expired {
-			e.set(&e.duties.reap, time.Time{})
-		}
-		return err
-	}}
+	e.renewedAt = began
 }
 
 func (e *engine) headDuty(ctx context.Context, now time.Time) error {

@@ -2,18 +2,20 @@ package rebase
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 )
 
-// Renewal: at every third of the visibility timeout one statement extends the leases of
-// everything that this engine holds, running or waiting. It is sent also when nothing is
+// Renewal: at every third of the visibility timeout the leases of everything that this
+// engine holds, running or waiting, are extended. Something is sent also when nothing is
 // held, because it proves that the database can be reached: only a process that has
 // proved this for a whole period may reap others.
 //
 // It never waits for a row lock. A locked row can't be taken by anybody, so it is not
-// lost; and one open transaction must not stop the renewals of the rest.
+// lost; and one open transaction must not stop the renewals of the rest. Nor for what a
+// heartbeat may meet (heartbeat.go): that goes in a transaction of its own, afterwards.
 
 // renewSQL writes locked_until, which no index names: a HOT update. started_at is set
 // for what was claimed ahead and has begun since.
@@ -45,19 +47,6 @@ where k.ctid = any(array(
   for no key update skip locked
 ))`
 
-// heartbeatSQL keeps the worker's row, and tells how many are alive, and whether there are
-// claims that the reaper may have to look at (as expiredSQL does).
-const heartbeatSQL = `
-with beat as (
-  insert into rebase.workers (id, host, tasks, concurrency, lease, limits, counters)
-  values ($1, $2, $3::text[], $4, $5::interval, $6::jsonb, $7::jsonb)
-  on conflict (id) do update
-  set seen_at = now(), counters = excluded.counters
-)
-select count(*), exists (select from rebase.claims k where k.locked_until < now() or k.locked_until > now() + 2 * k.lease)
-from rebase.workers w
-where w.seen_at > now() - interval '2 minutes'`
-
 // A renewal is what one round is to extend.
 type renewal struct {
 	attempts []*attempt
@@ -68,26 +57,55 @@ type renewal struct {
 // renewRows bounds a round; more than that is held only for moments.
 const renewRows = 2000
 
-// renew extends all leases and takes in what the rows say about those that it could
-// not extend.
+// renew extends all leases, and then lets others know that this worker lives. With nothing to
+// extend, one round trip does for both; if it is refused, the renewal alone tells whether that
+// was due to the tables that it needs.
 func (e *engine) renew(ctx context.Context) error {
-	sent := time.Now()
-	r := e.takeRenewal()
-	statements, nonce := e.pingStatement()
-	statements = append(statements, e.heartbeat(), e.dueStatement())
-	for lo := 0; lo < len(r.attempts); lo += renewRows {
-		statements = append(statements, e.renewStatement(r, r.attempts[lo:min(lo+renewRows, len(r.attempts))], sent))
-	}
-	statements = append(statements, statement{sql: renewClaimsSQL, args: []any{r.tokens, interval(e.w.opts.VisibilityTimeout)}})
-	if err := e.results.round(ctx, e.roundLimit(), statements...); err != nil {
+	r, began := e.takeRenewal(), time.Now()
+	var also []statement
+	idle := len(r.tokens) == 0
+	if idle {
+		also = e.renewStatements(r, began)
+	} else if err := e.extend(ctx, r); err != nil {
 		return err
 	}
-	e.pingSent(nonce)
-	missing := e.renewed(r, sent)
-	if len(missing) == 0 {
-		return nil
+	refused, err := e.sendBeat(ctx, also...)
+	if err == nil && refused == nil && idle {
+		e.trust(began)
 	}
-	return e.askRenewal(ctx, missing)
+	if err != nil || refused == nil {
+		return err
+	}
+	if idle {
+		if err := e.extend(ctx, r); err != nil {
+			return err
+		}
+	}
+	return e.beatRefused(ctx, refused)
+}
+
+// extend extends all leases, and takes in what the rows say about those that it could not
+// extend.
+func (e *engine) extend(ctx context.Context, r *renewal) error {
+	sent := time.Now()
+	if err := e.results.round(ctx, e.roundLimit(), e.renewStatements(r, sent)...); err != nil {
+		return err
+	}
+	if missing := e.renewed(r, sent); len(missing) > 0 {
+		if err := e.askRenewal(ctx, missing); err != nil {
+			return err
+		}
+	}
+	e.trust(sent)
+	return nil
+}
+
+func (e *engine) renewStatements(r *renewal, now time.Time) []statement {
+	var all []statement
+	for list := range slices.Chunk(r.attempts, renewRows) {
+		all = append(all, e.renewStatement(r, list, now))
+	}
+	return append(all, statement{sql: renewClaimsSQL, args: []any{r.tokens, interval(e.w.opts.VisibilityTimeout)}})
 }
 
 func (e *engine) takeRenewal() *renewal {
