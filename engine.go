@@ -60,6 +60,7 @@ type engine struct {
 	since       time.Time // when this worker came, by the database's clock
 	scheduleIDs []string  // that the code declares
 	refusalSaid time.Time // when it was last said that the database refuses one
+	tokensSaid  bool      // that a claim can't be given back
 	beatSaid    bool      // that a heartbeat was refused
 	unserved    map[string]bool
 	orphans     orphanKey
@@ -317,10 +318,6 @@ func (e *engine) save(a *attempt, o outcome) {
 	e.recordSignal.set()
 	e.changed.set()
 }
-
-// busy says whether a job has begun of which something is still to be recorded, though not
-// whether something waits in the buffer.
-func (e *engine) busy() bool { return e.running > 0 || e.late > 0 || e.unsaved > 0 }
 
 // prove ends the probation of a job that was once reaped: the next of them may begin, and jobs
 // may be claimed ahead again. A job that kills its process does so soon, mostly; one that

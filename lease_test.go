@@ -165,6 +165,30 @@ func TestAClaimWhoseReplyWasLostIsGivenBack(t *testing.T) {
 	require.Positive(t, r.count("runs = 2"), "the lost claim had been committed")
 }
 
+// J12: while it can't be given back, because the table refuses or somebody is in the way, the results
+// of other jobs are recorded all the same.
+func TestAClaimThatCannotBeGivenBackHoldsUpNoResult(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.refuse("status = 'pending'")
+	far, proxy := r.behindWith(execMode)
+	var lost atomic.Bool
+	proxy.DropReplies(func(b []byte) bool {
+		return bytes.Contains(b, []byte("insert into rebase.claims")) && lost.CompareAndSwap(false, true)
+	})
+	stuck := r.enqueue("x", nil)
+	far.handle("x", nil, succeed)
+	r.until(func() bool { return len(far.log.matching("WARN", "can't be given back", "refused by a trigger")) == 1 }, "it was tried in vain")
+	for range 3 {
+		r.ends(r.enqueue("x", nil), rebase.StatusSucceeded)
+	}
+	require.Equal(t, rebase.StatusRunning, r.job(stuck).Status)
+	require.Empty(t, far.log.matching("a statement of the worker failed"))
+	require.Len(t, far.log.matching("can't be given back"), 1, "said once")
+	r.exec("drop trigger refuse on rebase.jobs")
+	r.ends(stuck, rebase.StatusSucceeded)
+}
+
 // execMode sends every statement's text, so that a proxy can tell them apart.
 func execMode(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec }
 

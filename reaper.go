@@ -319,6 +319,15 @@ func (e *engine) tokenDuty(ctx context.Context, now time.Time) error {
 			return err
 		}},
 		statement{sql: emptyClaimsSQL, args: []any{tokens}})
+	if isRefused(err) { // results are not to wait for whoever stands in the way
+		e.set(&e.duties.tokens, now.Add(time.Second))
+		if !e.tokensSaid {
+			e.log.Warn("rebase: a claim whose reply was lost can't be given back; it is tried again", "error", err, "worker", e.id)
+		}
+		e.tokensSaid = true
+		return nil
+	}
+	e.tokensSaid = e.tokensSaid && err != nil
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if err != nil {

@@ -180,7 +180,9 @@ func (e *engine) askRenewal(ctx context.Context, list []*attempt) error {
 		switch {
 		case a.state == stateSettled:
 		case fences[i] != nil && *fences[i] == a.claim.token:
-			e.duties.renew = earlier(e.duties.renew, time.Now().Add(time.Second)) // locked: ask again
+			if at := time.Now().Add(time.Second); at.Before(e.duties.renew) { // locked: ask again
+				e.duties.renew = at
+			}
 		case fences[i] != nil && *fences[i] == -a.claim.token:
 			// Recorded by CompleteTx, or by a round whose reply was lost: the handler
 			// or the recorder will find out.

@@ -42,6 +42,10 @@ func (e *engine) shutDown(claimer *sync.WaitGroup, hard time.Time) error {
 	return &ShutdownError{Running: running, Unrecorded: unrecorded}
 }
 
+// busy says whether a job has begun of which something is still to be recorded, though not
+// whether something waits in the buffer.
+func (e *engine) busy() bool { return e.running > 0 || e.late > 0 || e.unsaved > 0 }
+
 // waitUntil waits for a condition over the engine's state.
 func (e *engine) waitUntil(deadline time.Time, done func() bool) {
 	for {
