@@ -137,7 +137,9 @@ const listPage = 200
 // their end), unfinished ones by task, lane and run time, all together by id. It goes on until the end, the filter's limit, or a break; an error
 // ends it.
 //
-// It is no snapshot: a job that changes while it goes on may be missed or seen twice.
+// It is no snapshot: a job that changes while it goes on may be missed or seen twice, and
+// one that is made or ends meanwhile may be among them. A loop that itself brings about more
+// of what it lists needs an end: CreatedBefore, FinishedBefore or Limit.
 func (q *Queue) Jobs(ctx context.Context, f Filter) iter.Seq2[*Job, error] {
 	return func(yield func(*Job, error) bool) {
 		walks, err := f.walks()
@@ -221,9 +223,13 @@ with u as materialized (
 )
 select count(*), (select count(asked.answer) from asked) from w`
 
+// clockSQL is the end of a redrive: what fails later is not part of it.
+const clockSQL = `select clock_timestamp()`
+
 // Redrive makes dead letters pending again, at most limit of those that the filter selects
 // (zero or less: all), as Retry does with one, and returns how many. The filter's Status
-// must be empty or "failed"; with another it returns an error. A job whose idempotency key was taken by a newer one is
+// must be empty or "failed"; with another it returns an error. It takes what had failed when
+// it began: one that fails again meanwhile stays dead. A job whose idempotency key was taken by a newer one is
 // left where it is, and so is one whose row or key another transaction has locked. When an
 // error ends it, what was done stays done.
 func (q *Queue) Redrive(ctx context.Context, f Filter, limit int) (n int, err error) {
@@ -231,6 +237,13 @@ func (q *Queue) Redrive(ctx context.Context, f Filter, limit int) (n int, err er
 		return 0, fmt.Errorf("rebase: redrive: only failed jobs can be redriven, not %s ones", storable(string(f.Status), 40))
 	}
 	f.Status = StatusFailed
+	now, err := q.clock(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("rebase: redrive: %w", err)
+	}
+	if f.FinishedBefore.IsZero() || f.FinishedBefore.After(now) {
+		f.FinishedBefore = now // or it would meet again, later in its walk, what it made pending
+	}
 	var plain []int64
 	flush := func() error {
 		m, err := q.redrive(ctx, plain)
@@ -263,6 +276,15 @@ func (q *Queue) Redrive(ctx context.Context, f Filter, limit int) (n int, err er
 	return n, flush()
 }
 
+// clock reads the server's.
+func (q *Queue) clock(ctx context.Context) (now time.Time, err error) {
+	err = q.round(ctx, statement{clockSQL, nil, func(rows pgx.Rows) error {
+		_, err := pgx.ForEachRow(rows, []any{&now}, func() error { return nil })
+		return err
+	}})
+	return now, err
+}
+
 func (q *Queue) redrive(ctx context.Context, ids []int64) (n int, err error) {
 	if len(ids) == 0 {
 		return 0, nil
@@ -279,9 +301,10 @@ func (q *Queue) redrive(ctx context.Context, ids []int64) (n int, err error) {
 	return n, nil
 }
 
-// redriveKeyed goes one by one: another may have the key, also another of those redriven.
+// redriveKeyed goes one by one: another may have the key, also another of those redriven. Like
+// the others it must be dead still: it may have been retried since it was listed, and succeeded.
 func (q *Queue) redriveKeyed(ctx context.Context, id int64) (bool, error) {
-	err := q.Retry(ctx, id)
+	err := q.retry(ctx, id, true)
 	if err == nil {
 		return true, nil
 	}

@@ -112,10 +112,11 @@ func (r *stateResult) read(rows pgx.Rows) error {
 	return err
 }
 
-// retrySQL begins anew: no attempt used, no crash remembered; runs and history stay.
+// retrySQL begins anew: no attempt used, no crash remembered; runs and history stay. $3: only a
+// dead letter.
 const retrySQL = `
 with old as (
-  select j.ctid, j.status, j.finished_at
+  select j.ctid, j.status, j.finished_at, j.dead
   from rebase.jobs j
   where j.id = $1::bigint
   for no key update
@@ -124,7 +125,7 @@ with old as (
   set status = 'pending', dead = false, fence = 0, attempts = 0, crashes = 0, setbacks = 0, run_at = now(), finished_at = null,
     started_at = null, locked_until = null, updated_at = now()
   from old
-  where j.ctid = old.ctid and old.finished_at is not null
+  where j.ctid = old.ctid and old.finished_at is not null and (old.dead or not $3::boolean)
   returning j.id, j.task
 )
 select o.status, o.done
@@ -139,9 +140,11 @@ from (
 //
 // It returns a *StateError if the job has not finished, a *KeyTakenError if a newer job
 // has its idempotency key, and ErrNotFound if there is none.
-func (q *Queue) Retry(ctx context.Context, id int64) error {
+func (q *Queue) Retry(ctx context.Context, id int64) error { return q.retry(ctx, id, false) }
+
+func (q *Queue) retry(ctx context.Context, id int64, onlyDead bool) error {
 	result := new(stateResult)
-	err := q.round(ctx, statement{retrySQL, []any{id, int32(q.notify)}, result.read})
+	err := q.round(ctx, statement{retrySQL, []any{id, int32(q.notify), onlyDead}, result.read})
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "23505" {
 		return q.keyTaken(ctx, id)
 	}

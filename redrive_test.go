@@ -7,6 +7,7 @@ package rebase_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
@@ -84,6 +85,75 @@ func TestQ26ARedrivePassesAKeyByThatIsBeingTaken(t *testing.T) {
 	n, err = d.q.Redrive(t.Context(), rebase.Filter{}, 0)
 	require.NoError(t, err)
 	require.Equal(t, 1, n, "it is free now")
+}
+
+// diesAgain makes what is redriven a dead letter again at once, as a worker might that is quicker
+// than the redrive.
+func (d *desk) diesAgain() {
+	d.exec(`create function dies_again() returns trigger language plpgsql as $$
+		begin
+			new.status := 'failed'; new.dead := true; new.runs := old.runs + 1; new.finished_at := clock_timestamp();
+			return new;
+		end $$`)
+	d.exec(`create trigger dies_again before update on rebase.jobs for each row when (old.dead and new.status = 'pending') execute function dies_again()`)
+}
+
+// J18: a redrive without a limit ends, however soon the jobs fail again: it takes what was dead
+// when it began, each once; with keys or without.
+func TestJ18ARedriveTakesEachJobOnceAlsoIfItFailsAgainMeanwhile(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		key string
+		n   int
+	}{"without keys": {`null`, 1000}, "with keys": {`'k' || id`, 300}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newDesk(t)
+			d.dead("t", c.n)
+			d.exec(`update rebase.jobs set idempotency_key = ` + c.key + `, key_hash = case when ` + c.key + ` is not null then int8send(id) end`)
+			d.diesAgain()
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			for run, limit := range []int{0, c.n + 1} {
+				n, err := d.q.Redrive(ctx, rebase.Filter{Task: "t"}, limit)
+				require.NoError(t, err)
+				require.Equal(t, c.n, n)
+				require.Equal(t, []int{4 + run}, list[int](d, `select distinct runs from rebase.jobs`))
+			}
+		})
+	}
+}
+
+// J18: an end that the filter has, and that is earlier, holds; one in the future does not.
+func TestJ18ARedriveEndsAtTheEarlierOfTheFiltersEndAndItsBeginning(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.dead("t", 2)
+	d.exec(`update rebase.jobs set finished_at = clock_timestamp() + interval '1 h' where id = 2`) // as if it failed meanwhile
+	for before, want := range map[time.Duration]int{-365 * 24 * time.Hour: 0, 2 * time.Hour: 1} {
+		n, err := d.q.Redrive(t.Context(), rebase.Filter{FinishedBefore: time.Now().Add(before)}, 0)
+		require.NoError(t, err)
+		require.Equal(t, want, n)
+	}
+	require.Equal(t, []int64{2}, list[int64](d, `select id from rebase.jobs where dead`))
+}
+
+// J18: a job that somebody retried since it was listed, and that succeeded, isn't run once more.
+func TestJ18ARedriveLeavesAKeyedJobThatHasSucceededMeanwhile(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.dead("t", 2)
+	d.exec(`update rebase.jobs set idempotency_key = 'k' || id, key_hash = int8send(id)`)
+	d.exec(`create function meanwhile() returns trigger language plpgsql as $$
+		begin
+			update rebase.jobs set status = 'succeeded', dead = false where id = 2;
+			return null;
+		end $$`)
+	d.exec(`create trigger meanwhile after update on rebase.jobs for each row when (new.id = 1) execute function meanwhile()`)
+	n, err := d.q.Redrive(t.Context(), rebase.Filter{}, 0)
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	require.Equal(t, rebase.StatusSucceeded, d.status(2))
 }
 
 // J18: what was redriven runs.
