@@ -93,6 +93,7 @@ type engine struct {
 	reapedDue        bool        // a job that was reaped is due
 	lostTokens       []lostToken // claims that may have been committed
 	duties           duties      // the recorder's next times
+	owed             owing       // by RunOnce
 	trusted          time.Time   // renewals have gone through without a break since; zero: they have not
 	turn, turnWall   time.Time   // the last turn of the recorder's loop, by the monotonic and the wall clock
 	renewedAt        time.Time   // when the last renewal that went through began

@@ -15,7 +15,7 @@ func NewReaper(w *Worker) *Reaper { return &Reaper{newEngine(context.Background(
 
 // Look lists the expired claims, as a process would that could renew for so long.
 func (r *Reaper) Look(ctx context.Context, trusted time.Duration) ([]int64, error) {
-	expired, _, err := r.e.expiredClaims(ctx, trusted)
+	expired, _, _, err := r.e.expiredClaims(ctx, trusted)
 	return expired, err
 }
 

@@ -160,7 +160,7 @@ func (e *engine) reapDuty(ctx context.Context, now time.Time) error {
 
 // reap takes back what has expired; trusted is for how long renewals have been possible.
 func (e *engine) reap(ctx context.Context, trusted time.Duration) error {
-	expired, far, err := e.expiredClaims(ctx, trusted)
+	expired, far, _, err := e.expiredClaims(ctx, trusted)
 	if err != nil {
 		return err
 	}
@@ -170,7 +170,9 @@ func (e *engine) reap(ctx context.Context, trusted time.Duration) error {
 	return e.reapClaims(ctx, far, true)
 }
 
-func (e *engine) expiredClaims(ctx context.Context, trusted time.Duration) (expired, far []int64, err error) {
+// expiredClaims lists the claims that have expired, those that end in a far future, and the longest
+// lease of the former.
+func (e *engine) expiredClaims(ctx context.Context, trusted time.Duration) (expired, far []int64, longest time.Duration, err error) {
 	seen := map[int64]farClaim{}
 	var unserved []string
 	err = e.results.round(ctx, e.roundLimit(), statement{expiredSQL, []any{interval(trusted)}, func(rows pgx.Rows) error {
@@ -180,7 +182,7 @@ func (e *engine) expiredClaims(ctx context.Context, trusted time.Duration) (expi
 		var over bool
 		_, err := pgx.ForEachRow(rows, []any{&token, &until, &over, &lease}, func() error {
 			if over {
-				expired = append(expired, token)
+				expired, longest = append(expired, token), max(longest, time.Duration(lease)*time.Microsecond)
 				return nil
 			}
 			f, ok := e.far[token]
@@ -198,7 +200,7 @@ func (e *engine) expiredClaims(ctx context.Context, trusted time.Duration) (expi
 		e.far = seen
 		e.tellUnserved(unserved)
 	}
-	return expired, far, err
+	return expired, far, longest, err
 }
 
 // reapClaims goes in batches. When the table refuses one, each of its claims goes alone, so that

@@ -50,6 +50,7 @@ func TestTheJobsOfADeadWorkerComeBack(t *testing.T) {
 	r := newRig(t)
 	id := r.enqueue("x", nil)
 	r.crash("x", nil, always)
+	r.reap()
 	require.Equal(t, 0, r.once("x", nil, succeed), "with backoff")
 	j := r.job(id)
 	require.Equal(t, rebase.StatusPending, j.Status)
@@ -69,7 +70,7 @@ func TestACrashOnTheLastAttemptIsADeadLetterWithAReason(t *testing.T) {
 	r := newRig(t)
 	id := r.enqueue("x", &rebase.EnqueueOptions{MaxAttempts: 1, IdempotencyKey: "k"})
 	r.crash("x", nil, always)
-	require.Zero(t, r.once("x", nil, succeed))
+	r.reap()
 	j := r.job(id)
 	require.Equal(t, rebase.StatusFailed, j.Status)
 	require.Contains(t, j.LastError, "the process was killed, crashed or cut off")
@@ -92,7 +93,7 @@ func TestOnlyTheJobThatKillsItsProcessFails(t *testing.T) {
 		require.Less(t, n, 4)
 		r.exec("update rebase.jobs set run_at = now() - case when id = $1 then interval '2 hours' else '0' end where crashes > 0 and status = 'pending'", poison)
 		r.crash("x", nil, isPoison)
-		require.NoError(t, rebaseReap(r))
+		r.reap()
 	}
 	j := r.job(poison)
 	require.Equal(t, rebase.StatusFailed, j.Status)
@@ -103,10 +104,14 @@ func TestOnlyTheJobThatKillsItsProcessFails(t *testing.T) {
 	require.Equal(t, 299, r.count("status = 'succeeded' and attempts <= 2"))
 }
 
-// rebaseReap takes back expired claims and runs nothing.
-func rebaseReap(r *rig) error {
-	_, err := r.worker(nil).RunOnce(r.t.Context())
-	return err
+// reap takes back expired claims, as a process does that has been able to renew for long enough.
+func (r *rig) reap() {
+	r.t.Helper()
+	reaper := rebase.NewReaper(r.worker(nil))
+	defer reaper.Close()
+	tokens, err := reaper.Look(r.t.Context(), 365*24*time.Hour)
+	require.NoError(r.t, err)
+	require.NoError(r.t, reaper.Write(r.t.Context(), tokens))
 }
 
 // J8: a job that was once reaped is never claimed ahead again: alone, into a free slot.
@@ -115,7 +120,7 @@ func TestAReapedJobIsClaimedAlone(t *testing.T) {
 	r := newRig(t)
 	bad := r.enqueue("x", nil)
 	r.crash("x", nil, always)
-	require.NoError(t, rebaseReap(r))
+	r.reap()
 	r.exec("update rebase.jobs set run_at = now()")
 	r.enqueueMany("x", 1000, nil)
 	var ahead atomic.Int32

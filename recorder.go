@@ -19,6 +19,7 @@ type duties struct {
 	renew    time.Time
 	heads    time.Time
 	reap     time.Time
+	owed     time.Time // reap what RunOnce found
 	reapedAt time.Time // look for reaped jobs that are due
 	purge    time.Time
 	unserved time.Time
@@ -85,6 +86,7 @@ func (e *engine) recordNext() (did bool, wait time.Duration, err error) {
 		{&e.duties.fire, e.fireDuty},
 		{&e.duties.heads, e.headDuty},
 		{&e.duties.reap, e.reapDuty},
+		{&e.duties.owed, e.owedDuty},
 		{&e.duties.reapedAt, e.reapedDuty},
 		{&e.duties.unserved, e.unservedDuty},
 		{&e.duties.purge, e.purgeDuty},
@@ -121,7 +123,7 @@ func (e *engine) untilDuty(now time.Time) time.Duration {
 	defer e.mu.Unlock()
 	d := &e.duties
 	next := never
-	for _, t := range []time.Time{d.renew, d.heads, d.reap, d.reapedAt, d.purge, d.unserved, d.tokens, d.fire, d.orphans} {
+	for _, t := range []time.Time{d.renew, d.heads, d.reap, d.owed, d.reapedAt, d.purge, d.unserved, d.tokens, d.fire, d.orphans} {
 		next = earlier(next, t)
 	}
 	for _, l := range e.later {

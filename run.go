@@ -48,7 +48,7 @@ func newEngine(ctx context.Context, w *Worker, once bool) *engine {
 	if !once && !w.opts.PollOnly && len(w.tasks) > 0 {
 		e.listener = &listener{e: e, connect: w.listenConnect()}
 	}
-	e.duties.tokens, e.duties.unserved = never, time.Now().Add(5*time.Second)
+	e.duties.tokens, e.duties.owed, e.duties.unserved = never, never, time.Now().Add(5*time.Second)
 	e.duties.orphans = time.Now().Add(10 * time.Second)
 	return e
 }
@@ -99,7 +99,7 @@ func (e *engine) connect(ctx context.Context) error {
 		if err == nil {
 			e.reachable(&e.resultsAway, began, nil)
 			if e.once {
-				return e.reapFirst()
+				return e.firstLook()
 			}
 			return nil
 		}

@@ -1,7 +1,6 @@
 package rebase
 
 import (
-	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -100,52 +99,6 @@ func (e *engine) goodbye(ctx context.Context) {
 	e.results.drop()
 	e.claims.drop()
 	e.log.Info("rebase: worker stopped", "worker", e.id)
-}
-
-// drained says whether RunOnce is done: an idle look that began when nothing was
-// running or unrecorded found nothing that is due. After an error it waits for the
-// handlers, but not for results that can't be written: shutDown does, for a time.
-func (e *engine) drained() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	k := &e.look
-	switch {
-	case len(e.tasks) == 0:
-		return true
-	case e.running > 0 || e.late > 0 || e.buffered > 0:
-		return false
-	case e.onceErr != nil:
-		return true
-	case e.unsaved > 0 || len(e.over) > 0 || k.more || k.woken:
-		return false
-	}
-	if k.idle == 0 || k.idleSaw != e.attempts {
-		k.woken = true
-		e.claimSignal.set()
-		return false
-	}
-	return k.idleDue < 0 || k.idleDue > 2*minRetry
-}
-
-// onceFailed ends RunOnce at the first error of a claim, or when results can't be
-// written.
-func (e *engine) onceFailed(err error) bool {
-	if !e.once {
-		return false
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.onceErr = cmp.Or(e.onceErr, err)
-	e.changed.set()
-	return true
-}
-
-// reapFirst takes back, for RunOnce, what has expired, and fires what is due.
-func (e *engine) reapFirst() error {
-	if err := e.reap(e.base, 365*24*time.Hour); err != nil {
-		return err
-	}
-	return e.fireOnce(e.base)
 }
 
 // bookkeeping returns a context for the end of a run: Run's own has ended.
