@@ -309,6 +309,7 @@ func (e *engine) claimed(p *plan, batches []*batch, look *idleLook, took time.Du
 		e.advanceFloors(b)
 		e.takeTurns(b)
 	}
+	e.reach(batches, n)
 	k.empty = n < p.room
 	if n > 0 {
 		k.found = time.Now()

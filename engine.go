@@ -133,23 +133,20 @@ type counters struct {
 	Reaped    int64 `json:"reaped"`
 }
 
-// A taskState is a task in the engine. The engine's lock guards it.
+// A taskState is a task in the engine, whose lock guards it.
 type taskState struct {
 	*taskConfig
-	running   int
-	buffered  int
-	queued    bool        // stands in engine.ready
-	ready     fifo[*lane] // lanes with buffered jobs, in turn
-	lanes     map[string]*lane
-	mean      time.Duration // smoothed handler time; 0 while unknown
-	bytes     float64       // smoothed payload size
-	turn      int64         // when a claim last brought jobs; the smallest goes first
-	laned     bool          // has jobs with lanes: they are discovered by a loose scan
-	cursor    string        // where that scan goes on
-	lanesSeen int           // by the last scan
-	barren    bool          // that scan has found nothing since it began at the first lane
-	looked    bool          // nothing was found in this series of idle looks
-	skipped   bool          // the last claim left it out: all its slots were taken
+	running  int
+	buffered int
+	queued   bool        // stands in engine.ready
+	ready    fifo[*lane] // lanes with buffered jobs, in turn
+	lanes    map[string]*lane
+	mean     time.Duration // smoothed handler time; 0 while unknown
+	bytes    float64       // smoothed payload size
+	turn     int64         // when a claim last brought jobs; the smallest goes first
+	laned    bool          // has jobs with lanes: they are discovered by a loose scan
+	scan                   // of its lanes
+	skipped  bool          // the last claim left it out: all its slots were taken
 }
 
 // A lane is one queue of jobs: a task's, or a task's and lane's.

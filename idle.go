@@ -25,7 +25,7 @@ type series struct {
 func (e *engine) newSeries() {
 	e.look.series = series{}
 	for _, t := range e.tasks {
-		t.looked, t.cursor = false, ""
+		t.looked, t.whole = false, false // a scan goes on, or frequent wakes would hide the last lanes
 	}
 }
 

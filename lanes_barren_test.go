@@ -88,6 +88,32 @@ func TestTasksWithLanesOfWhichNothingIsDueHideNoOther(t *testing.T) {
 	}
 }
 
+// J26, N1: nor do wakes that come so often that no look at all lanes ends between two of them.
+func TestFrequentWakesDoNotHideTheLastLanes(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	last := r.barren("x", 25_000)
+	s := r.drowsy(nil, "x")
+	r.until(s.Resting, "the worker rests")
+	waking := make(chan struct{})
+	go func() {
+		defer close(waking)
+		for tick := time.NewTicker(2 * time.Millisecond); ; <-tick.C {
+			select {
+			case id := <-s.began:
+				s.began <- id
+				return
+			case <-t.Context().Done():
+				return
+			default:
+				r.q.Wake()
+			}
+		}
+	}()
+	r.exec(`insert into rebase.jobs (task, lane, payload) values ('x', $1, 'null')`, last) // which notifies nobody
+	await(t, waking)
+}
+
 // J8, J11: a reaped job is claimed beside them.
 func TestAReapedJobIsClaimedBesideLanesOfWhichNothingIsDue(t *testing.T) {
 	t.Parallel()

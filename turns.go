@@ -88,9 +88,19 @@ func (e *engine) addNamed(p *plan, g *group, room int, add func(*batch, ...state
 	add(b, e.claimStatement(b, claimSQL, tasks, lanes, b.wants, ats, ids, room))
 }
 
+// A scan goes through the lanes of a task, a part with each claim.
+type scan struct {
+	cursor    string // where it goes on
+	reach     int    // how many lanes the next claim visits at least
+	lanesSeen int    // by the last claim that told
+	barren    bool   // it has found nothing since it began at the first lane
+	whole     bool   // it began there in this series of idle looks
+	looked    bool   // it is over in this series; of a task without lanes: it was asked for
+}
+
 // addLanes scans the task's lanes from where the last scan ended.
 func (e *engine) addLanes(p *plan, t *taskState, room int, add func(*batch, ...statement)) {
-	b := &batch{laned: t, wanted: room, ahead: room > p.free, from: t.cursor, asked: max(min(2*room, 1000), 20)}
+	b := &batch{laned: t, wanted: room, ahead: room > p.free, from: t.cursor, asked: max(min(2*room, 1000), 100, t.reach)}
 	if p.idle {
 		b.asked = lanesALook
 	}
@@ -117,11 +127,12 @@ func (e *engine) addLanes(p *plan, t *taskState, room int, add func(*batch, ...s
 const lanesALook = 10_000
 
 // scanned moves the cursor of a task's lanes, and reports whether claims are to go on: the scan has
-// not come to the end, or something was found since it began. Of an idle look it says that only if
-// it found something; the rest is for the next look of the series.
+// not come to the end, or something was found since it began. After an idle look the next of the
+// series goes on, until a scan of that series was whole.
 func (e *engine) scanned(b *batch, idle bool) bool {
 	t := b.laned
 	t.barren = len(b.claim.attempts) == 0 && (t.barren || b.from == "")
+	t.whole = t.whole || b.from == ""
 	full := len(b.claim.attempts) >= b.wanted
 	if b.seen < b.asked && !full {
 		t.cursor = ""
@@ -130,8 +141,8 @@ func (e *engine) scanned(b *batch, idle bool) bool {
 			t.lanesSeen = b.seen
 			t.laned = b.seen > 1 || b.seen == 1 && b.lastLane != ""
 		}
-		t.looked = idle && t.barren
-		return !t.barren
+		t.looked = idle && t.barren && t.whole
+		return !idle && !t.barren
 	}
 	last := b.lastLane
 	if full { // the scan may have gone on beyond the last lane served
@@ -142,7 +153,22 @@ func (e *engine) scanned(b *batch, idle bool) bool {
 		t.lanesSeen = max(b.seen, 1)
 	}
 	t.cursor = last + "\x01" // the least string above it, since no lane has a NUL
-	return !idle || !t.barren
+	return !idle
+}
+
+// reach says how far the next scans go: each four times as far as the last while no claim brings
+// anything, so that many lanes of which nothing can be claimed are soon passed by; no further than
+// for what there is room while claims bring something, since whatever they bring waits for them.
+func (e *engine) reach(batches []*batch, found int) {
+	for _, b := range batches {
+		switch {
+		case b.laned == nil:
+		case found > 0:
+			b.laned.reach = 0
+		default:
+			b.laned.reach = min(4*b.asked, lanesALook)
+		}
+	}
 }
 
 // advanceFloors notes how far each lane was taken.
