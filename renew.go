@@ -100,8 +100,13 @@ func (e *engine) extend(ctx context.Context, r *renewal) error {
 	return nil
 }
 
+// renewStatements name the table of jobs also when there is none to renew: a worker that didn't
+// notice that nobody can renew would take back what others have when they can again.
 func (e *engine) renewStatements(r *renewal, now time.Time) []statement {
 	var all []statement
+	if len(r.attempts) == 0 {
+		all = append(all, e.renewStatement(r, nil, now))
+	}
 	for list := range slices.Chunk(r.attempts, renewRows) {
 		all = append(all, e.renewStatement(r, list, now))
 	}

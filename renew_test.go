@@ -230,3 +230,25 @@ func (r *rig) holdNotifies() (release func()) {
 	r.t.Cleanup(release)
 	return release
 }
+
+// J9: while somebody has the table of jobs for itself nobody can renew. A worker without jobs notices
+// that, too, and gives the others time before it takes anything back.
+func TestJ9AWorkerWithoutJobsNoticesThatNobodyCanRenew(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	w := r.worker(&shortLease)
+	w.Register("a", succeed, nil)
+	r.start(w)
+	trusts := func() bool { return !w.Trusted().IsZero() }
+	r.until(trusts, "its renewals go through")
+	tx, err := r.pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	_, err = tx.Exec(t.Context(), "lock table rebase.jobs in access exclusive mode")
+	require.NoError(t, err)
+	r.until(func() bool { return !trusts() }, "it notices that they don't")
+	require.NoError(t, tx.Commit(t.Context()))
+	freed := time.Now()
+	r.until(trusts, "they do again")
+	require.True(t, w.Trusted().After(freed), "its time of trust begins anew")
+}
