@@ -30,9 +30,10 @@ func (r *rig) set(s rebase.Schedule) {
 }
 
 // due moves a schedule back, so that it was to fire first at the start of the minute that was
-// so many minutes ago.
+// so many minutes ago. Not shortly before the next minute: then that one's slot may fire instead.
 func (r *rig) due(id string, minutes int) {
 	r.t.Helper()
+	r.until(func() bool { return ask[bool](r, `select extract(second from clock_timestamp()) < 52`) }, "this minute lasts a while")
 	r.exec(`update rebase.schedules set next_slot = date_trunc('minute', now()) - $2 * interval '1 minute',
 		next_run_at = date_trunc('minute', now()) - $2 * interval '1 minute' + run_offset where id = $1`, id, minutes)
 }
