@@ -23,52 +23,51 @@ func (r *rig) barren(task string, lanes int) (last string) {
 	return fmt.Sprintf("lane %06d", lanes)
 }
 
-// barrenLanes are the numbers around those that one claim and one idle look visit.
-var barrenLanes = []int{1, 19, 20, 21, 1000, 25_000}
+// besideBarren runs a test beside as many such lanes as a claim with little room visits, and an idle
+// look, and one fewer, one more, or many more.
+func besideBarren(t *testing.T, f func(r *rig, n int, last string)) {
+	for _, n := range []int{1, 20, 99, 100, 101, 1000, 10_000, 10_001, 25_000} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			f(r, n, r.barren("x", n))
+		})
+	}
+}
 
 // J26, N2: a worker falls asleep beside them, and is woken for a job in the last of them.
 func TestAWorkerSleepsBesideLanesOfWhichNothingIsDue(t *testing.T) {
 	t.Parallel()
-	for _, n := range barrenLanes {
-		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			t.Parallel()
-			r := newRig(t)
-			last := r.barren("x", n)
-			s := r.drowsy(nil, "x", "y")
-			r.until(s.Resting, "the worker rests")
-			q := r.elsewhere(rebase.Gated)
-			for _, opts := range []*rebase.EnqueueOptions{{Lane: last}, {Lane: "lane"}, {}} {
-				done, err := q.Enqueue(t.Context(), "x", nil, opts)
-				require.NoError(t, err)
-				require.Equal(t, done.ID, await(t, s.began))
-			}
-			r.until(s.Resting, "the worker rests again")
-		})
-	}
+	besideBarren(t, func(r *rig, _ int, last string) {
+		s := r.drowsy(nil, "x", "y")
+		r.until(s.Resting, "the worker rests")
+		q := r.elsewhere(rebase.Gated)
+		for _, opts := range []*rebase.EnqueueOptions{{Lane: last}, {Lane: "lane"}, {}} {
+			done, err := q.Enqueue(r.t.Context(), "x", nil, opts)
+			require.NoError(r.t, err)
+			require.Equal(r.t, done.ID, await(r.t, s.began))
+		}
+		r.until(s.Resting, "the worker rests again")
+	})
 }
 
 // J15: RunOnce runs what is due in the last of them, and ends.
 func TestRunOnceEndsBesideLanesOfWhichNothingIsDue(t *testing.T) {
 	t.Parallel()
-	for _, n := range barrenLanes {
-		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			t.Parallel()
-			r := newRig(t)
-			last := r.barren("x", n)
-			id := r.enqueue("x", &rebase.EnqueueOptions{Lane: last})
-			again := r.enqueue("x", &rebase.EnqueueOptions{Lane: "lane", MaxAttempts: 2}) // the retry is due in a lane that was looked at
-			ran := r.once("x", nil, func(_ context.Context, job *rebase.Job) error {
-				if job.ID == again {
-					return errBoom
-				}
-				return nil
-			})
-			require.Equal(t, 3, ran)
-			require.Equal(t, rebase.StatusSucceeded, r.job(id).Status)
-			require.Equal(t, rebase.StatusFailed, r.job(again).Status)
-			require.Equal(t, n, r.count("status = 'pending'"))
+	besideBarren(t, func(r *rig, n int, last string) {
+		id := r.enqueue("x", &rebase.EnqueueOptions{Lane: last})
+		again := r.enqueue("x", &rebase.EnqueueOptions{Lane: "lane", MaxAttempts: 2}) // the retry is due in a lane that was looked at
+		ran := r.once("x", nil, func(_ context.Context, job *rebase.Job) error {
+			if job.ID == again {
+				return errBoom
+			}
+			return nil
 		})
-	}
+		require.Equal(r.t, 3, ran)
+		require.Equal(r.t, rebase.StatusSucceeded, r.job(id).Status)
+		require.Equal(r.t, rebase.StatusFailed, r.job(again).Status)
+		require.Equal(r.t, n, r.count("status = 'pending'"))
+	})
 }
 
 // J26, N1: with a slot for one job only, tasks with many such lanes don't hide what is due in another.
@@ -98,7 +97,9 @@ func TestFrequentWakesDoNotHideTheLastLanes(t *testing.T) {
 	waking := make(chan struct{})
 	go func() {
 		defer close(waking)
-		for tick := time.NewTicker(2 * time.Millisecond); ; <-tick.C {
+		tick := time.NewTicker(2 * time.Millisecond)
+		defer tick.Stop()
+		for ; ; <-tick.C {
 			select {
 			case id := <-s.began:
 				s.began <- id

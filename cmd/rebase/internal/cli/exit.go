@@ -143,13 +143,15 @@ func (a *app) words(err error) string {
 		reason := strings.Join(strings.Split(errors.Unwrap(e).Error(), "\n"), "; ")
 		return "the database can't be reached: " + reason
 	}
-	_, mayNotMigrate := errors.AsType[*mayNotMigrateError](err)
+	if e, ok := errors.AsType[*mayNotMigrateError](err); ok {
+		return e.Error() // which names the privilege itself
+	}
 	switch {
 	case errors.Is(err, errTooLong), errors.Is(err, context.DeadlineExceeded), cancelled(err):
 		return fmt.Sprintf("it took longer than %s: raise --timeout, or narrow the filter", a.timeout)
 	case lacksSchema(err):
 		return "the schema is missing or too old: run 'rebase migrate'"
-	case forbidden(err) != "" && !mayNotMigrate:
+	case forbidden(err) != "":
 		return "the role lacks privileges: " + forbidden(err)
 	}
 	if e, ok := errors.AsType[*rebase.PayloadError](err); ok {
