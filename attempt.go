@@ -221,6 +221,12 @@ func (e *engine) reconsider(a *attempt) {
 	}
 }
 
+// doubt is how long such a failure is kept before it is written. A server that crashes ends its
+// sessions one after the other, and the worker's own may be the last: until then it can still
+// commit. What is written after this time either goes through, and then nothing crashed, or
+// finds its connection broken.
+func (e *engine) doubt() time.Duration { return min(time.Second, e.w.opts.ShutdownTimeout/10) }
+
 // infrastructure and delay run code of the user's, which may panic; then the
 // defaults hold.
 func (e *engine) infrastructure(err error) (is bool) {

@@ -2,11 +2,13 @@ package rebase
 
 import (
 	"context"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
+	"net/url"
 	"strconv"
 	"time"
 
@@ -300,10 +302,16 @@ func isInfrastructure(err error) bool {
 }
 
 // isCut recognises an error that a broken connection leaves and that doesn't say whether
-// it was one to PostgreSQL: a server that crashes says no goodbye.
+// it was one to PostgreSQL: a server that crashes says no goodbye. It is none of an HTTP
+// client, which names its request, nor of a dial, which pgx calls a ConnectError. A deadline
+// may be that of a query, or of a wait for a pool's connection.
 func isCut(err error) bool {
-	_, isOp := errors.AsType[*net.OpError](err)
-	return isOp || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF)
+	if _, isHTTP := errors.AsType[*url.Error](err); isHTTP {
+		return false
+	}
+	op, isOp := errors.AsType[*net.OpError](err)
+	return isOp && op.Op != "dial" || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) ||
+		errors.Is(err, driver.ErrBadConn) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // isClosedPool recognises puddle.ErrClosedPool, which pgxpool returns but doesn't

@@ -310,8 +310,11 @@ func (e *engine) release(match func(*attempt) bool) {
 // save hands a job to the recorder.
 func (e *engine) save(a *attempt, o outcome) {
 	a.state, a.outcome = stateFinished, o
-	e.reconsider(a)
-	e.outbox = append(e.outbox, a)
+	if e.reconsider(a); a.outcome.cut {
+		e.later = append(e.later, deferred{a, time.Now().Add(e.doubt())})
+	} else {
+		e.outbox = append(e.outbox, a)
+	}
 	e.unsaved++
 	e.recordSignal.set()
 	e.changed.set()

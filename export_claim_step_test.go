@@ -138,6 +138,13 @@ func (s *Stepper) Record() error {
 	return fmt.Errorf("results are left: %d finished, %d in doubt, %d for later", len(s.e.outbox), len(s.e.doubtful), len(s.e.later))
 }
 
+// DoubtIsOver makes what is kept for later due.
+func (s *Stepper) DoubtIsOver() {
+	for i := range s.e.later {
+		s.e.later[i].at = time.Time{}
+	}
+}
+
 // RecordUnheard writes results, and the reply to the commit is lost.
 func (s *Stepper) RecordUnheard() error { return s.RecordLate(func() {}, true) }
 

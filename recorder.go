@@ -142,6 +142,7 @@ func (e *engine) recordResults(ctx context.Context, now time.Time) (did bool, er
 		if d.at.After(now) { // also at a shutdown: a row that refuses must not be asked without a pause
 			later = append(later, d)
 		} else {
+			e.reconsider(d.attempt)
 			e.outbox = append(e.outbox, d.attempt)
 		}
 	}

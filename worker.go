@@ -74,7 +74,10 @@ type WorkerOptions struct {
 	// IsInfrastructure tells errors of handlers that speak of PostgreSQL's connection
 	// from failures of the job: they use no attempt, 25 times in a row. If nil, that are a
 	// failed connect, a closed connection or pool, and SQLSTATE 08xxx, 57P01 to 57P05,
-	// 53300 and 25006, and a connection that broke when the worker's own did.
+	// 53300 and 25006; and a connection that broke without a word (io.EOF, a reset,
+	// driver.ErrBadConn) or a context's deadline if the worker's own connection broke too.
+	// To tell, such a failure is kept for a second before it is recorded; that of an HTTP
+	// client (*url.Error) isn't.
 	IsInfrastructure func(error) bool
 
 	defaultInfrastructure bool // IsInfrastructure was nil
