@@ -208,15 +208,15 @@ func (e *engine) renewDuty(ctx context.Context, now time.Time) error {
 }
 
 // trust keeps count of how long the database has been reachable, after a renewal that began
-// then and has gone through.
+// then and has gone through. While it waited, others may have waited as well.
 func (e *engine) trust(began time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	// A process that was stopped for a while is no judge of others either: they may have
 	// been stopped with it, and wake up a moment later.
 	stopped := began.Sub(e.renewedAt) > e.renewPeriod()+time.Second
-	if e.trusted.IsZero() || stopped || time.Since(began) > time.Second {
-		e.trusted = began
+	if now := time.Now(); e.trusted.IsZero() || stopped || now.Sub(began) > time.Second {
+		e.trusted = now
 	}
 	e.renewedAt = began
 }
