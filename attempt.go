@@ -204,28 +204,12 @@ func (e *engine) judge(cause error, a *attempt, completing bool, err error) (o o
 		o.kind, o.delay = kindSetback, e.delay(a, a.job.setbacks+1, err)
 	default:
 		o.kind, o.delay = kindFailed, e.delay(a, a.job.Attempts, err)
-		if a.job.setbacks < maxSetbacks && e.w.opts.defaultInfrastructure && isCut(err) {
-			o.cut, o.cutDelay = true, e.delay(a, a.job.setbacks+1, err)
+		if isCut(err) {
+			e.suspect(a, &o, err)
 		}
 	}
 	return o
 }
-
-// reconsider turns a failure by a connection that broke without a word into a setback, if
-// the worker's own connection to the database broke too, during the attempt or just before it
-// (a pool may hand out a dead connection for a second). Nothing in such an error tells whose
-// connection it was; that both broke does. The engine's lock is held.
-func (e *engine) reconsider(a *attempt) {
-	if o := &a.outcome; o.cut && e.cutAt.After(a.began.Add(-2*time.Second)) {
-		o.cut, o.kind, o.delay = false, kindSetback, o.cutDelay
-	}
-}
-
-// doubt is how long such a failure is kept before it is written. A server that crashes ends its
-// sessions one after the other, and the worker's own may be the last: until then it can still
-// commit. What is written after this time either goes through, and then nothing crashed, or
-// finds its connection broken.
-func (e *engine) doubt() time.Duration { return min(time.Second, e.w.opts.ShutdownTimeout/10) }
 
 // infrastructure and delay run code of the user's, which may panic; then the
 // defaults hold.
@@ -236,9 +220,11 @@ func (e *engine) infrastructure(err error) (is bool) {
 
 func (e *engine) delay(a *attempt, n int, err error) (d time.Duration) {
 	defer func() {
-		if after, ok := errors.AsType[*retryAfterError](err); ok {
-			d = min(max(d, after.d), maxDelay)
-		}
+		eachError(err, func(err error) {
+			if after, ok := err.(*retryAfterError); ok {
+				d = min(max(d, after.d), maxDelay)
+			}
+		})
 	}()
 	defer e.guard("Backoff", func() { d = defaultBackoff.delay(n) })
 	return a.lane.task.backoff.delay(n)

@@ -2,13 +2,10 @@ package rebase
 
 import (
 	"context"
-	"database/sql/driver"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
-	"net/url"
 	"strconv"
 	"time"
 
@@ -285,45 +282,6 @@ func isOutage(code string) bool {
 		return true
 	}
 	return len(code) == 5 && code[:2] == "08" // connection exceptions
-}
-
-// isInfrastructure is the default of WorkerOptions.IsInfrastructure: the error of a
-// handler is a failure of PostgreSQL's connection, not of the handler. It must not
-// match every network error: a webhook's dead host is an ordinary failure.
-func isInfrastructure(err error) bool {
-	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
-		return true
-	}
-	if errors.Is(err, pgconn.ErrConnClosed) || isClosedPool(err) {
-		return true
-	}
-	pgErr, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && pgErr.Code != "26000" && isOutage(pgErr.Code)
-}
-
-// isCut recognises an error that a broken connection leaves and that doesn't say whether
-// it was one to PostgreSQL: a server that crashes says no goodbye. It is none of an HTTP
-// client, which names its request, nor of a dial, which pgx calls a ConnectError. A deadline
-// may be that of a query, or of a wait for a pool's connection.
-func isCut(err error) bool {
-	if _, isHTTP := errors.AsType[*url.Error](err); isHTTP {
-		return false
-	}
-	op, isOp := errors.AsType[*net.OpError](err)
-	return isOp && op.Op != "dial" || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) ||
-		errors.Is(err, driver.ErrBadConn) || errors.Is(err, context.DeadlineExceeded)
-}
-
-// isClosedPool recognises puddle.ErrClosedPool, which pgxpool returns but doesn't
-// export, by its text. An error whose methods panic is none.
-func isClosedPool(err error) bool {
-	defer func() { _ = recover() }()
-	for ; err != nil; err = errors.Unwrap(err) {
-		if err.Error() == "closed pool" {
-			return true
-		}
-	}
-	return false
 }
 
 // poolConnect makes connections as the pool would: its address and fallbacks, TLS,

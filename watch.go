@@ -114,11 +114,15 @@ func (e *engine) timedOut(a *attempt) {
 	e.changed.set()
 }
 
+// timeoutOutcome is a failure, unless the database was out of reach meanwhile: the handler may
+// have waited for it.
 func (e *engine) timeoutOutcome(a *attempt) outcome {
-	return outcome{
+	o := outcome{
 		kind: kindFailed, cause: ErrTimeout, delay: e.delay(a, a.job.Attempts, ErrTimeout),
 		err: "attempt timed out after " + a.timeout.String(),
 	}
+	e.suspect(a, &o, ErrTimeout)
+	return o
 }
 
 func (e *engine) event(kind EventKind, a *attempt, err error) Event {
