@@ -1,6 +1,7 @@
 package rebase
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 	"time"
@@ -322,10 +323,15 @@ func (e *engine) claimed(p *plan, batches []*batch, look *idleLook, took time.Du
 	k.more = false
 	switch {
 	case !p.idle, !e.seriesDone(p, batches, look, took):
+		if p.idle {
+			k.series.at = earlier(k.series.at, k.at) // who brought it forward may mean what was looked at before
+		}
 		k.at = time.Time{} // an idle look, now
 	case !p.head:
 		k.by(k.headAt.Add(20 * k.headCost)) // the heads are looked at when their turn comes
+		k.by(cmp.Or(k.series.at, never))
 	default:
+		k.by(cmp.Or(k.series.at, never))
 		k.headCost, k.idleSaw = k.series.took, k.series.saw
 		e.foundNothing(&k.series.idleLook)
 	}

@@ -19,6 +19,7 @@ type series struct {
 	head     bool // they look from the heads of the lanes
 	saw      int  // plan.saw of the first
 	took     time.Duration
+	at       time.Time // the earliest time that somebody has brought the next look forward to
 }
 
 // newSeries begins anew. The engine's lock is held.
