@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -21,7 +22,7 @@ set status = 'succeeded',
   fence = pg_catalog.int8um(fence),
   finished_at = pg_catalog.statement_timestamp(),
   updated_at = pg_catalog.statement_timestamp(),
-  started_at = coalesce(started_at, pg_catalog.statement_timestamp()),
+  started_at = coalesce(started_at, pg_catalog.timestamptz_mi_interval(pg_catalog.statement_timestamp(), $3::pg_catalog.interval)),
   locked_until = null,
   crashes = 0,
   setbacks = 0,
@@ -29,7 +30,8 @@ set status = 'succeeded',
     when history is null then null
     else pg_catalog.jsonb_concat(
       case when pg_catalog.jsonb_array_length(history) operator(pg_catalog.>=) 20 then history operator(pg_catalog.-) 0 else history end,
-      pg_catalog.jsonb_build_object('attempt', attempts, 'run', runs, 'started_at', started_at,
+      pg_catalog.jsonb_build_object('attempt', attempts, 'run', runs,
+        'started_at', coalesce(started_at, pg_catalog.timestamptz_mi_interval(pg_catalog.statement_timestamp(), $3::pg_catalog.interval)),
         'ended_at', pg_catalog.statement_timestamp(), 'worker', locked_by, 'outcome', 'succeeded', 'error', ''))
   end
 where id operator(pg_catalog.=) $1 and fence operator(pg_catalog.=) $2
@@ -45,38 +47,39 @@ returning id`
 // transaction may be open and hold the row, the handler's context is not ended any more when the
 // database is out of reach for longer than the lease.
 //
+// The transaction is to be READ COMMITTED, PostgreSQL's default. In a stricter one that began
+// before the job's lease was last renewed it fails with SQLSTATE 40001: renewals write the row.
+//
 // It returns ErrLeaseLost if the attempt no longer holds the job: roll back then.
 func (j *Job) CompleteTx(ctx context.Context, tx pgx.Tx) error {
-	if err := j.completing(); err != nil {
+	took, err := j.completing()
+	if err != nil {
 		return err
 	}
 	var id int64
-	err := tx.QueryRow(ctx, completeTxSQL, j.ID, j.Fence).Scan(&id)
+	err = tx.QueryRow(ctx, completeTxSQL, j.ID, j.Fence, took).Scan(&id)
 	return j.completed(ctx, err, errors.Is(err, pgx.ErrNoRows))
 }
 
 // completing marks the attempt before the statement is sent: if its reply is lost, the
-// row must be asked.
-func (j *Job) completing() error {
+// row must be asked. It returns how long the attempt has run: the row of a job that was
+// claimed ahead may not know.
+func (j *Job) completing() (took string, err error) {
 	a := j.attempt
 	if a == nil {
-		return errors.New("rebase: CompleteTx: the job was not given to a handler by a worker")
+		return "", errors.New("rebase: CompleteTx: the job was not given to a handler by a worker")
 	}
 	a.engine.mu.Lock()
 	defer a.engine.mu.Unlock()
 	if a.abandoned || a.state != stateRunning {
-		return ErrLeaseLost
+		return "", ErrLeaseLost
 	}
 	a.completing = true
-	return nil
+	return interval(time.Since(a.began)), nil
 }
 
 func (j *Job) completed(ctx context.Context, err error, lost bool) error {
-	if lost {
-		a := j.attempt
-		a.engine.mu.Lock()
-		a.completing = false
-		a.engine.mu.Unlock()
+	if lost { // or it was completed in this transaction before, which may be rolled back: the row tells
 		return ErrLeaseLost
 	}
 	if err != nil && errors.Is(context.Cause(ctx), ErrLeaseLost) {

@@ -108,5 +108,5 @@ var planWants = map[string]planWant{
 		args:    fixedArgs("'laned', '', '0001-01-01 00:00Z', 0, 100"),
 		indexes: []string{"jobs_unfinished"}, cond: "ROW", buffers: 1000, head: true, sorts: true,
 	},
-	"completeTxSQL": {args: fixedArgs("7, 7"), indexes: []string{"jobs_pkey"}, cond: "id", buffers: 20},
+	"completeTxSQL": {args: fixedArgs("7, 7, '1s'"), indexes: []string{"jobs_pkey"}, cond: "id", buffers: 20},
 }

@@ -192,6 +192,10 @@ func (e *engine) askRenewal(ctx context.Context, list []*attempt) error {
 			// Recorded by CompleteTx, or by a round whose reply was lost: the handler
 			// or the recorder will find out.
 		default:
+			if a.state == stateFinished && a.outcome.kind == kindReleased { // it was, and the reply was lost
+				e.settle(a)
+				continue
+			}
 			cause := ErrLeaseLost
 			if statuses[i] != nil && Status(*statuses[i]) == StatusCancelled {
 				cause = ErrCancelled

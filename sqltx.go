@@ -50,11 +50,12 @@ limit 1`
 
 // CompleteSQL is CompleteTx for database/sql.
 func (j *Job) CompleteSQL(ctx context.Context, tx SQLTx) error {
-	if err := j.completing(); err != nil {
+	took, err := j.completing()
+	if err != nil {
 		return err
 	}
 	var id int64
-	found, err := querySQL(ctx, tx, completeTxSQL, []any{j.ID, j.Fence}, &id)
+	found, err := querySQL(ctx, tx, completeTxSQL, []any{j.ID, j.Fence, took}, &id)
 	return j.completed(ctx, err, err == nil && !found)
 }
 
