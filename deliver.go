@@ -2,6 +2,7 @@ package rebase
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -53,11 +54,11 @@ func (e *engine) claimRound(ctx context.Context, batches []*batch, statements []
 		e.deliver(batches, sent)
 		return nil
 	}
-	if isLost(err) {
+	if _, unsent := errors.AsType[*connectError](err); isLost(err) && !unsent {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		for _, b := range batches {
-			e.lostTokens = append(e.lostTokens, lostToken{token: b.token, until: sent.Add(3 * e.roundLimit())})
+			e.lostTokens = append(e.lostTokens, lostToken{token: b.token, lost: time.Now(), until: sent.Add(3 * e.roundLimit())})
 		}
 		e.duties.tokens = time.Time{}
 		e.recordSignal.set()

@@ -85,6 +85,7 @@ type engine struct {
 	overtaking       []Event     // claims that the events of results on the wire go before
 	alone            int         // this many results go one by one
 	over             []*claim    // whose row in rebase.claims can go
+	ledger           postponed   // until those are tried again
 	stopping         bool        // claim nothing more
 	cause            error       // of the end of all handlers' contexts; nil until a shutdown's last third
 	onceErr          error       // ended RunOnce

@@ -107,7 +107,7 @@ func (s *Stepper) LoseClaim(task string, n int) error {
 	if err := e.claims.round(e.base, e.roundLimit(), st); err != nil {
 		return err
 	}
-	e.lostTokens = append(e.lostTokens, lostToken{token: b.token, until: time.Now()})
+	e.lostTokens = append(e.lostTokens, lostToken{token: b.token, lost: time.Now(), until: time.Now()})
 	return nil
 }
 

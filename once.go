@@ -91,7 +91,7 @@ func (e *engine) drained() bool {
 		return false
 	case len(e.tasks) == 0:
 		return true
-	case e.unsaved > 0 || len(e.over) > 0 || k.more || k.woken:
+	case e.unsaved > 0 || len(e.over) > 0 && e.ledger.refused == 0 || k.more || k.woken:
 		return false
 	}
 	if k.idle == 0 || k.idle < e.owed.idle || k.idleSaw != e.attempts {

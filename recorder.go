@@ -129,6 +129,9 @@ func (e *engine) untilDuty(now time.Time) time.Duration {
 	for _, l := range e.later {
 		next = earlier(next, l.at)
 	}
+	if len(e.over) > 0 {
+		next = earlier(next, e.ledger.at)
+	}
 	return max(next.Sub(now), 0)
 }
 
@@ -150,8 +153,10 @@ func (e *engine) recordResults(ctx context.Context, now time.Time) (did bool, er
 	var r *record
 	var over []*claim
 	if len(doubtful) == 0 {
-		r, over = e.takeRecord(), e.over
-		e.over = nil
+		r = e.takeRecord()
+		if !now.Before(e.ledger.at) {
+			over, e.over = e.over, nil
+		}
 	}
 	e.mu.Unlock()
 	switch {

@@ -32,8 +32,8 @@ func (e *engine) shutDown(claimer *sync.WaitGroup, hard time.Time) error {
 	case <-claimed:
 	case <-time.After(time.Until(hard)):
 	}
-	// What a late claim brought was released when it came in.
-	e.waitUntil(hard, func() bool { return !e.busy() && len(e.over) == 0 })
+	// What a late claim brought was released when it came in, or is if its reply was lost.
+	e.waitUntil(hard, func() bool { return !e.busy() && (len(e.over) == 0 || e.ledger.refused > 0) && !e.missing() })
 	running, unrecorded := e.heldIDs(stateRunning), e.heldIDs(stateFinished)
 	if len(running) == 0 && len(unrecorded) == 0 {
 		return nil
