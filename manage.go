@@ -10,12 +10,24 @@ import (
 )
 
 // What operators do to single jobs and to tasks: look, cancel, retry, delete, pause.
-// See list.go for many at once. Each is one short transaction on the pool that waits for
-// row locks 200 ms at most.
+// See list.go for many at once. Each is one short transaction on the pool. It waits for a
+// row lock for 200 ms, which is less than deadlock_timeout, so that nobody is a deadlock's victim
+// for it, and five times: a busy worker may hold the row for a moment.
+
+// lockTries is how often an operation is tried that met a lock.
+const lockTries = 5
 
 // round runs statements as one transaction on the pool, with the settings that make the
 // session independent of the user's, except that the planner is free.
 func (q *Queue) round(ctx context.Context, statements ...statement) error {
+	for tries := 1; ; tries++ {
+		if err := q.tryRound(ctx, statements); !isLockTimeout(err) || tries == lockTries {
+			return err
+		}
+	}
+}
+
+func (q *Queue) tryRound(ctx context.Context, statements []statement) error {
 	conn, err := q.pool.Acquire(ctx)
 	if err != nil {
 		return err
