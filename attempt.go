@@ -177,18 +177,41 @@ type outcome struct {
 var errNotCommitted = errors.New("the transaction of CompleteTx was not committed")
 
 // judge turns what a handler returned into an outcome. cause says why the context
-// ended, if it did. It calls the error's methods, which may panic; that is a failure.
+// ended, if it did. It calls the error's methods and other code of the user's, which may
+// panic or call runtime.Goexit; that is a failure.
 func (e *engine) judge(cause error, a *attempt, completing bool, err error) (o outcome) {
-	defer e.guard("a handler's error", func() {
-		o = outcome{kind: kindFailed, delay: defaultBackoff.delay(a.job.Attempts), err: errorText(err), cause: err}
-	})
+	if err == nil && !completing {
+		return outcome{kind: kindSucceeded}
+	}
 	if err == nil {
-		if !completing {
-			return outcome{kind: kindSucceeded}
-		}
 		err = errNotCommitted // counts only if the row doesn't say otherwise
 	}
-	o = outcome{err: errorText(err), cause: err}
+	text := "(its text could not be read)"
+	if !apart(func() { text = errorText(err); o = e.judgeError(cause, a, err, text) }) {
+		e.log.Error("rebase: what judges a handler's error called runtime.Goexit; the default is used", "worker", e.id)
+		o = outcome{kind: kindFailed, delay: defaultBackoff.delay(a.job.Attempts), err: text, cause: err}
+	}
+	return o
+}
+
+// apart runs the user's code in a goroutine of its own, which it may end, and says whether it
+// returned.
+func apart(f func()) (returned bool) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+		returned = true
+	}()
+	<-done
+	return returned
+}
+
+func (e *engine) judgeError(cause error, a *attempt, err error, text string) (o outcome) {
+	defer e.guard("a handler's error", func() {
+		o = outcome{kind: kindFailed, delay: defaultBackoff.delay(a.job.Attempts), err: text, cause: err}
+	})
+	o = outcome{err: text, cause: err}
 	snooze, isSnooze := errors.AsType[*snoozeError](err)
 	_, isPermanent := errors.AsType[*permanentError](err)
 	switch {

@@ -54,7 +54,7 @@ type engine struct {
 	listener *listener // nil when polling only
 
 	// The recorder's own.
-	far         map[int64]farClaim
+	reaping     reaping
 	sweep       sweep
 	tended      time.Time // when the code's schedules were last written
 	since       time.Time // when this worker came, by the database's clock

@@ -172,7 +172,13 @@ func (s *Stepper) RecordLate(meanwhile func(), unheard bool) error {
 func (s *Stepper) Renew() error { return s.e.renew(s.e.base) }
 
 // Reap takes back all claims whose lease has ended.
-func (s *Stepper) Reap() error { return s.e.reap(s.e.base, 365*24*time.Hour) }
+func (s *Stepper) Reap() error {
+	for {
+		if err := s.e.reap(s.e.base, 365*24*time.Hour); !s.e.reaping.left() || err != nil {
+			return err
+		}
+	}
+}
 
 // Purge deletes a batch of what has succeeded or was cancelled, and one of dead letters.
 func (s *Stepper) Purge() error {

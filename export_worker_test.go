@@ -21,7 +21,14 @@ func (r *Reaper) Look(ctx context.Context, trusted time.Duration) ([]int64, erro
 
 // Write takes back what the look has found.
 func (r *Reaper) Write(ctx context.Context, tokens []int64) error {
-	return r.e.reapClaims(ctx, tokens, false)
+	for len(tokens) > 0 {
+		rest, err := r.e.reapClaims(ctx, tokens, false, time.Now())
+		if err != nil {
+			return err
+		}
+		tokens = rest
+	}
+	return nil
 }
 
 // Unserved warns of tasks that no live worker serves.

@@ -64,9 +64,14 @@ func (e *engine) owedDuty(ctx context.Context, now time.Time) error {
 	if early {
 		e.log.Warn("rebase: RunOnce leaves leases that have expired to others: it could not renew for long enough without a break",
 			"count", len(o.tokens), "worker", e.id)
-	} else if err := e.reapClaims(ctx, o.tokens, false); err != nil {
+	} else if rest, err := e.reapClaims(ctx, o.tokens, false, now); err != nil {
 		e.onceFailed(err)
 		return err
+	} else if len(rest) > 0 {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.owed.tokens, e.duties.owed = rest, time.Now().Add(reapPause)
+		return nil
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()

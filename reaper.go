@@ -150,25 +150,50 @@ func (e *engine) reapDuty(ctx context.Context, now time.Time) error {
 	trusted := e.trusted
 	e.mu.Unlock()
 	if trusted.IsZero() {
+		e.reaping.expired, e.reaping.far = nil, nil // they may be renewed before it is this one's turn again
 		return nil
 	}
 	if wait := trusted.Add(e.w.opts.VisibilityTimeout/3 + e.roundLimit() + maxRedial); now.Before(wait) {
+		e.reaping.expired, e.reaping.far = nil, nil
 		e.set(&e.duties.reap, wait)
 		return nil
 	}
-	return e.reap(ctx, now.Sub(trusted))
+	err := e.reap(ctx, now.Sub(trusted))
+	if e.reaping.left() {
+		e.set(&e.duties.reap, time.Now().Add(reapPause))
+	}
+	return err
 }
 
-// reap takes back what has expired; trusted is for how long renewals have been possible.
-func (e *engine) reap(ctx context.Context, trusted time.Duration) error {
-	expired, far, _, err := e.expiredClaims(ctx, trusted)
-	if err != nil {
-		return err
+// After reapTurn the reaper lets others have the connection, for reapPause at least: when a fleet has
+// died there may be a hundred thousand jobs to take back, and its own leases are to be renewed.
+const (
+	reapTurn  = 250 * time.Millisecond
+	reapPause = 10 * time.Millisecond
+)
+
+// A reaping is what the reaper knows of claims. Only its loop uses it.
+type reaping struct {
+	seen         map[int64]farClaim // that end in a far future
+	expired, far []int64            // found, and to be taken back in the next turns
+}
+
+func (r *reaping) left() bool { return len(r.expired)+len(r.far) > 0 }
+
+// reap takes back what has expired, for a turn; trusted is for how long renewals have been
+// possible.
+func (e *engine) reap(ctx context.Context, trusted time.Duration) (err error) {
+	r := &e.reaping
+	if !r.left() {
+		if r.expired, r.far, _, err = e.expiredClaims(ctx, trusted); err != nil {
+			return err
+		}
 	}
-	if err := e.reapClaims(ctx, expired, false); err != nil {
-		return err
+	began := time.Now()
+	if r.expired, err = e.reapClaims(ctx, r.expired, false, began); err == nil {
+		r.far, err = e.reapClaims(ctx, r.far, true, began)
 	}
-	return e.reapClaims(ctx, far, true)
+	return err
 }
 
 // expiredClaims lists the claims that have expired, those that end in a far future, and the longest
@@ -186,7 +211,7 @@ func (e *engine) expiredClaims(ctx context.Context, trusted time.Duration) (expi
 				expired, longest = append(expired, token), max(longest, time.Duration(lease)*time.Microsecond)
 				return nil
 			}
-			f, ok := e.far[token]
+			f, ok := e.reaping.seen[token]
 			if !ok || !f.until.Equal(until) {
 				f = farClaim{until, now}
 			}
@@ -198,16 +223,17 @@ func (e *engine) expiredClaims(ctx context.Context, trusted time.Duration) (expi
 		return err
 	}}, unservedStatement(&unserved))
 	if err == nil {
-		e.far = seen
+		e.reaping.seen = seen
 		e.tellUnserved(unserved)
 	}
 	return expired, far, longest, err
 }
 
-// reapClaims goes in batches. When the table refuses one, each of its claims goes alone, so that
-// a row that can't be written holds up no other claim's.
-func (e *engine) reapClaims(ctx context.Context, tokens []int64, evenFar bool) error {
-	for size := 50; len(tokens) > 0; {
+// reapClaims goes in batches, until its turn is over; it returns what is left. When the table
+// refuses one, each of its claims goes alone, so that a row that can't be written holds up no other
+// claim's.
+func (e *engine) reapClaims(ctx context.Context, tokens []int64, evenFar bool, began time.Time) (rest []int64, err error) {
+	for size := 50; len(tokens) > 0 && time.Since(began) < reapTurn; {
 		n := min(len(tokens), size)
 		err := e.reapBatch(ctx, tokens[:n], evenFar)
 		if isRefused(err) && n > 1 {
@@ -217,11 +243,11 @@ func (e *engine) reapClaims(ctx context.Context, tokens []int64, evenFar bool) e
 		if isRefused(err) {
 			e.log.Error("rebase: the jobs of a claim can't be taken back; it is tried again", "error", err, "worker", e.id)
 		} else if err != nil {
-			return err
+			return tokens, err
 		}
 		tokens = tokens[n:]
 	}
-	return nil
+	return tokens, nil
 }
 
 func (e *engine) reapBatch(ctx context.Context, tokens []int64, evenFar bool) error {

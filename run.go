@@ -32,7 +32,7 @@ func newEngine(ctx context.Context, w *Worker, once bool) *engine {
 		claims: &session{connect: connect}, results: &session{connect: connect},
 		claimSignal: newSignal(), recordSignal: newSignal(), watchSignal: newSignal(), changed: newSignal(),
 		byName: map[string]*taskState{}, held: map[int64]*claim{}, intern: map[string]string{"": "", "running": "running"},
-		names: []string{}, far: map[int64]farClaim{}, sweep: sweep{from: lowest}, stop: make(chan struct{}), quit: make(chan struct{}),
+		names: []string{}, sweep: sweep{from: lowest}, stop: make(chan struct{}), quit: make(chan struct{}),
 		returned: make(chan struct{}),
 	}
 	e.base, e.hardEnd = context.WithCancel(context.WithoutCancel(ctx))

@@ -114,14 +114,17 @@ func (e *engine) timedOut(a *attempt) {
 	e.changed.set()
 }
 
-// timeoutOutcome is a failure, unless the database was out of reach meanwhile: the handler may
-// have waited for it.
+// timeoutOutcome is a failure, unless the database was out of reach meanwhile: the handler may have
+// waited for it.
 func (e *engine) timeoutOutcome(a *attempt) outcome {
-	o := outcome{
-		kind: kindFailed, cause: ErrTimeout, delay: e.delay(a, a.job.Attempts, ErrTimeout),
-		err: "attempt timed out after " + a.timeout.String(),
+	o := outcome{kind: kindFailed, cause: ErrTimeout, err: "attempt timed out after " + a.timeout.String()}
+	if !apart(func() {
+		o.delay = e.delay(a, a.job.Attempts, ErrTimeout)
+		e.suspect(a, &o, ErrTimeout)
+	}) {
+		e.log.Error("rebase: Backoff called runtime.Goexit; the default is used", "worker", e.id)
+		o.delay = defaultBackoff.delay(a.job.Attempts)
 	}
-	e.suspect(a, &o, ErrTimeout)
 	return o
 }
 
