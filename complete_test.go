@@ -2,6 +2,8 @@ package rebase_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -204,4 +206,53 @@ func TestCompleteTxNeedsAJobFromAWorker(t *testing.T) {
 	require.NoError(t, err)
 	require.ErrorContains(t, r.job(id).CompleteTx(t.Context(), tx), "not given to a handler")
 	require.NoError(t, tx.Rollback(t.Context()))
+}
+
+// J16: a second call in the same transaction finds the job taken by the first; rolled back, neither
+// counts.
+func TestCompleteTxTwiceAndRolledBackIsNoSuccess(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	id := r.enqueue("x", &rebase.EnqueueOptions{MaxAttempts: 1})
+	r.once("x", nil, func(ctx context.Context, job *rebase.Job) error {
+		tx, err := r.pool.Begin(ctx)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = tx.Rollback(ctx) }()
+		if err := job.CompleteTx(ctx, tx); err != nil {
+			return err
+		}
+		if err := job.CompleteTx(ctx, tx); !errors.Is(err, rebase.ErrLeaseLost) {
+			return fmt.Errorf("the second: %w", err)
+		}
+		return nil // rolls back, as it is told
+	})
+	j := r.job(id)
+	require.Equal(t, rebase.StatusFailed, j.Status)
+	require.Equal(t, "the transaction of CompleteTx was not committed", j.LastError)
+}
+
+// J16, J20: the row of a job that was claimed ahead learns when it began.
+func TestCompleteTxOfAJobClaimedAheadKnowsWhenItBegan(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := newStepper(t, r.pool, &rebase.TaskOptions{Backoff: at(0)}, "x")
+	id := r.enqueue("x", nil)
+	holds, err := s.Claim("x", 1, false, false)
+	require.NoError(t, err)
+	s.Begin(holds[0])
+	s.Finish(holds[0], errBoom)
+	require.NoError(t, s.Record())
+	r.until(func() bool { holds, err = s.Claim("x", 1, true, false); return err == nil && len(holds) == 1 }, "it is claimed again")
+	require.True(t, holds[0].Ahead())
+	s.BeginAt(holds[0], time.Now().Add(-time.Hour))
+	require.NoError(t, pgx.BeginFunc(t.Context(), r.pool, func(tx pgx.Tx) error { return holds[0].Job().CompleteTx(t.Context(), tx) }))
+	s.Finish(holds[0], nil)
+	require.NoError(t, s.Record())
+	j := r.job(id)
+	require.Len(t, j.History, 2)
+	for _, began := range []time.Time{*j.StartedAt, j.History[1].StartedAt} {
+		require.InDelta(t, time.Hour.Seconds(), time.Since(began).Seconds(), 60)
+	}
 }

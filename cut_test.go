@@ -8,6 +8,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"io"
 	"net"
 	"net/url"
@@ -137,4 +138,49 @@ func TestJ9AQueryThatTimesOutInABlackHoleIsNoFailure(t *testing.T) {
 	require.Equal(t, slow, await(t, timedOut))
 	require.NoError(t, run.stop())
 	require.Equal(t, 1, r.count("id = $1 and status = 'failed' and attempts = 1", slow))
+}
+
+// J9, J13: a handler that waited for the database until its attempt's timeout is no failure, nor is
+// one whose context the local deadline had ended before.
+func TestJ9AnAttemptThatTimesOutInAnOutageIsNoFailure(t *testing.T) {
+	t.Parallel()
+	for name, timeout := range map[string]time.Duration{"before the lease": time.Second, "after it": 4 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			far, proxy := r.behind()
+			id := r.enqueue("x", &rebase.EnqueueOptions{MaxAttempts: 1})
+			w := far.worker(&rebase.WorkerOptions{VisibilityTimeout: 3 * time.Second, Timeout: timeout, Backoff: at(time.Hour)})
+			release := make(chan struct{})
+			defer close(release)
+			w.Register("x", func(context.Context, *rebase.Job) error {
+				proxy.BlackHole(true)
+				<-release
+				return nil
+			}, nil)
+			far.start(w)
+			far.until(func() bool {
+				return len(far.log.matching("can't be reached")) > 0 && len(far.log.matching("timed out")) > 0
+			}, "it is noticed")
+			proxy.BlackHole(false)
+			r.until(func() bool {
+				return r.count("id = $1 and status = 'pending' and attempts = 0 and setbacks = 1", id) == 1
+			}, "a setback")
+		})
+	}
+}
+
+// J9: a closed pool is one also among other errors.
+func TestJ9AClosedPoolAmongOthersUsesNoAttempt(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	pool, err := pgxpool.NewWithConfig(t.Context(), r.pool.Config())
+	require.NoError(t, err)
+	pool.Close()
+	_, err = pool.Exec(t.Context(), "select 1")
+	require.Error(t, err)
+	s := newStepper(t, r.pool, nil, "x")
+	for name, id := range finishAll(t, r, s, map[string]error{"plain": err, "joined": errors.Join(errBoom, err), "two": fmt.Errorf("%w: %w", errBoom, err)}) {
+		require.Equal(t, 1, r.count("id = $1 and status = 'pending' and attempts = 0", id), name)
+	}
 }

@@ -259,3 +259,25 @@ func TestM2ASlowOnEventLosesEventsAndTheLogSaysHowMany(t *testing.T) {
 	require.Len(t, d.events, 1+10_000+1)
 	require.True(t, slices.IsSortedFunc(d.events, func(a, b rebase.Event) int { return int(a.ID - b.ID) }))
 }
+
+// M2: what ends well carries no error, also if CompleteTx ended it or it was snoozed.
+func TestM2EventsOfWhatIsNoFailureHaveNoError(t *testing.T) {
+	t.Parallel()
+	events := make(chan rebase.Event, 100)
+	r := observed(t, func(ev rebase.Event) { events <- ev })
+	r.effects()
+	r.enqueue("x", nil)
+	r.once("x", nil, func(ctx context.Context, job *rebase.Job) error {
+		if job.Runs == 1 {
+			return rebase.Snooze(time.Millisecond)
+		}
+		return complete(ctx, r, job, true)
+	})
+	for {
+		ev := await(t, events)
+		require.NoError(t, ev.Err, "%s", ev.Kind)
+		if ev.Kind == rebase.EventSucceeded {
+			return
+		}
+	}
+}

@@ -107,17 +107,30 @@ func (s *Stepper) LoseClaim(task string, n int) error {
 	if err := e.claims.round(e.base, e.roundLimit(), st); err != nil {
 		return err
 	}
-	e.lostTokens = append(e.lostTokens, lostToken{token: b.token, lost: time.Now(), until: time.Now()})
+	e.lostTokens = append(e.lostTokens, lostToken{token: b.token, lost: time.Now(), until: time.Now().Add(time.Minute)})
 	return nil
 }
 
 // FindLost gives back what claims with a lost reply hold.
 func (s *Stepper) FindLost() error { return s.e.tokenDuty(s.e.base, time.Now()) }
 
+// Missing says whether a claim with a lost reply may still come up.
+func (s *Stepper) Missing() bool { return s.e.missing() }
+
+// Later makes lost claims look as if they had been lost for long.
+func (s *Stepper) Later() {
+	for i := range s.e.lostTokens {
+		s.e.lostTokens[i].lost = time.Now().Add(-lostFor)
+	}
+}
+
 // Begin takes the job out of the buffer as a slot does.
-func (s *Stepper) Begin(h Hold) {
+func (s *Stepper) Begin(h Hold) { s.BeginAt(h, time.Now()) }
+
+// BeginAt is Begin at another time.
+func (s *Stepper) BeginAt(h Hold, at time.Time) {
 	s.e.unbuffer(h.a)
-	s.e.begin(h.a, time.Now())
+	s.e.begin(h.a, at)
 }
 
 // Finish hands over what the job's handler has returned.
@@ -178,6 +191,12 @@ func (s *Stepper) Reap() error {
 			return err
 		}
 	}
+}
+
+// ReapTurn is one turn of that, and says whether something is left.
+func (s *Stepper) ReapTurn() (more bool, err error) {
+	err = s.e.reap(s.e.base, 365*24*time.Hour)
+	return s.e.reaping.left(), err
 }
 
 // Purge deletes a batch of what has succeeded or was cancelled, and one of dead letters.

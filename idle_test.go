@@ -169,3 +169,13 @@ func TestN2AnIdleWorkerSendsLittle(t *testing.T) {
 	t.Logf("%d in 40 s", n)
 	require.LessOrEqual(t, n, int64(6), "two looks, two renewals, one sign of life, one for the reaper")
 }
+
+// N1: with three workers or more a notification sets the time of the next look; one that comes between
+// the looks of a series may be for a task that was looked at already.
+func TestN1AWakeBetweenTheLooksOfASeriesIsNotForgotten(t *testing.T) {
+	t.Parallel()
+	w := newRig(t).worker(nil)
+	w.Register("a", succeed, nil)
+	w.Register("b", succeed, nil)
+	require.Less(t, rebase.NewPlanner(w).WokenBetweenLooks(), time.Second)
+}

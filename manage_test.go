@@ -8,6 +8,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -287,4 +288,20 @@ func TestJ18APausedTaskWaitsUntilItIsResumed(t *testing.T) {
 		_, fromServer := errors.AsType[*pgconn.PgError](err)
 		require.False(t, fromServer, "resume of %q: %v", bad, err)
 	}
+}
+
+// J18: a lock that somebody holds for a moment, longer than one try waits, is no error.
+func TestJ18AnOperationOutlastsAShortLock(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	id := d.enqueue("t", nil).ID
+	tx := d.begin(pgx.TxOptions{})
+	_, err := tx.Exec(t.Context(), "select from rebase.jobs where id = $1 for update", id)
+	require.NoError(t, err)
+	ended := make(chan error, 1)
+	go func() { ended <- d.q.Cancel(t.Context(), id, "why") }()
+	pause(500 * time.Millisecond) // more than twice lock_timeout
+	require.NoError(t, tx.Rollback(t.Context()))
+	require.NoError(t, await(t, ended))
+	require.Equal(t, rebase.StatusCancelled, d.status(id))
 }

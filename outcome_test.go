@@ -328,3 +328,17 @@ func TestAnEndedJobHasNoFence(t *testing.T) {
 	})
 	require.Zero(t, r.job(id).Fence)
 }
+
+// J7: of several RetryAfters the longest counts.
+func TestOfNestedRetryAftersTheLongestCounts(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	id := r.enqueue("x", nil)
+	s := newStepper(t, r.pool, &rebase.TaskOptions{Backoff: at(time.Minute)}, "x")
+	holds, err := s.Claim("x", 1, false, false)
+	require.NoError(t, err)
+	s.Begin(holds[0])
+	s.Finish(holds[0], rebase.RetryAfter(time.Second, errors.Join(errBoom, rebase.RetryAfter(time.Hour, errBoom))))
+	require.NoError(t, s.Record())
+	require.Greater(t, time.Until(r.job(id).RunAt), 50*time.Minute)
+}

@@ -248,3 +248,31 @@ func TestATaskThatNobodyServesIsWarnedOfOnce(t *testing.T) {
 	require.NoError(t, look.Unserved(t.Context()))
 	require.Len(t, r.log.matching("INFO", "served again"), 1)
 }
+
+// J10: taking back the jobs of many dead workers doesn't keep the reaper's own leases from being
+// renewed, and none is forgotten: not behind those whose rows are locked either.
+func TestJ10TheReaperTakesTurns(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	const claims, each = 300, 100
+	r.enqueueMany("dead", claims*each, nil)
+	r.exec(`update rebase.jobs j set status = 'running', attempts = 1, runs = 1, fence = 1000000 + (id - 1) / $1, locked_by = 'gone',
+		locked_until = now() - interval '1 min', started_at = now() - interval '2 min'`, each)
+	r.exec(`insert into rebase.claims (token, locked_until, lease, worker, ids)
+		select fence, now() - interval '1 min', interval '3 s', 'gone', array_agg(id) from rebase.jobs group by fence`)
+	r.exec("analyze rebase.jobs")
+	release := r.hold(1)
+	s := newStepper(t, r.pool, nil, "x")
+	turns := 0
+	for more := true; more; turns++ {
+		var err error
+		more, err = s.ReapTurn()
+		require.NoError(t, err)
+		require.NoError(t, s.Renew(), "between the turns")
+	}
+	require.Greater(t, turns, 1, "it took turns")
+	require.Equal(t, 1, r.count("status = 'running'"))
+	release()
+	require.NoError(t, s.Reap())
+	require.Zero(t, r.count("status = 'running'"))
+}

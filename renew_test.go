@@ -252,3 +252,20 @@ func TestJ9AWorkerWithoutJobsNoticesThatNobodyCanRenew(t *testing.T) {
 	r.until(trusts, "they do again")
 	require.True(t, w.Trusted().After(freed), "its time of trust begins anew, though not with the renewal that waited")
 }
+
+// J8: a job that was given back, the reply lost, is not told as a lost lease by the renewal that
+// comes before the answer.
+func TestJ8AReleaseWhoseReplyWasLostIsNoLostLease(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := newStepper(t, r.pool, nil, "x")
+	r.enqueue("x", nil)
+	_, err := s.Claim("x", 1, true, false)
+	require.NoError(t, err)
+	s.Release()
+	require.NoError(t, s.RecordUnheard())
+	require.Equal(t, 1, r.count("status = 'pending' and attempts = 0"))
+	require.NoError(t, s.Renew())
+	require.NoError(t, s.Record())
+	require.Zero(t, s.Lost())
+}
