@@ -38,7 +38,8 @@ type ClientOptions struct {
 	Timeout time.Duration
 	// MaxConnsPerHost bounds the connections to one host, and so the requests
 	// to it at a time; the others wait, within their deadline. If zero, 8; if
-	// negative, no limit.
+	// negative, no limit, as for the client that a Dispatcher makes itself:
+	// several endpoints may be at one host.
 	MaxConnsPerHost int
 	// Allow lists prefixes that may be contacted although they are not public:
 	// for tests, or for targets in the own network. Logged once, by NewClient.

@@ -31,7 +31,8 @@ const (
 // Options configure a Dispatcher. Nil, and every zero field, is the default.
 type Options struct {
 	// Client sends the requests. If nil, one of NewClient: guarded, with the Timeout
-	// below. One that NewClient did not make guards nothing.
+	// below and any number of connections to a host, as the limits of the deliveries bound
+	// them. One that NewClient did not make guards nothing.
 	Client *http.Client
 	// Timeout is the deadline of an attempt: the whole request with its body. If zero, 10 s.
 	// Register panics unless it is below a third of the worker's visibility timeout.
@@ -112,12 +113,19 @@ func (o *Options) complete() error {
 	o.UserAgent = cmp.Or(o.UserAgent, "rebase-webhook")
 	o.Logger = cmp.Or(o.Logger, slog.Default())
 	if o.Client == nil {
-		o.Client = NewClient(&ClientOptions{Timeout: o.Timeout, Logger: o.Logger})
+		o.Client = NewClient(o.clientOptions())
 	}
 	if o.Backoff == nil {
 		o.Backoff = retrySchedule
 	}
 	return nil
+}
+
+// clientOptions are those of the dispatcher's own client. The lanes bound the requests to an
+// endpoint. A bound of the client's would be one for all endpoints at a host, so that dead
+// ones could hold up the others.
+func (o *Options) clientOptions() *ClientOptions {
+	return &ClientOptions{Timeout: o.Timeout, MaxConnsPerHost: -1, Logger: o.Logger}
 }
 
 // Register makes the worker send deliveries. It panics if the deadline of an attempt is not

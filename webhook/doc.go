@@ -23,9 +23,9 @@
 //     its answer between the check and the connection gains nothing.
 //  6. That client follows no redirect, uses no proxy, and bounds everything
 //     that an endpoint controls: one deadline for the whole request, 64 KiB of
-//     headers, 64 KiB of body, a few connections a host.
+//     headers, 64 KiB of body.
 //  7. One endpoint has a few deliveries under way at most, over all processes:
-//     a dead one holds up nobody but itself.
+//     a dead one holds up nobody but itself, not even others at its host.
 //  8. A [Secret] prints as *** whatever prints it. A [DeliveryError] says what
 //     went wrong in a few fixed words, so neither the path nor the query of a
 //     URL, nor a header or a body, reaches a log or a database.

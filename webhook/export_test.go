@@ -6,13 +6,22 @@ package webhook
 import (
 	"context"
 	"log/slog"
+	"net/http"
 	"net/netip"
 	"syscall"
+	"time"
 )
 
 // Check is the guard's verdict on an address.
 func Check(addr netip.Addr, allow ...netip.Prefix) error {
 	return newGuard(allow, slog.New(slog.DiscardHandler)).check(addr)
+}
+
+// OwnClient is the client that a dispatcher makes itself, apart from whom it may contact.
+func OwnClient(timeout time.Duration, allow ...netip.Prefix) *http.Client {
+	c := (&Options{Timeout: timeout}).clientOptions()
+	c.Allow, c.Logger = allow, slog.New(slog.DiscardHandler)
+	return NewClient(c)
 }
 
 // Control is the guard's hook on a socket, nothing allowed.

@@ -12,6 +12,8 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,6 +22,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/rebasejobs/rebase"
 	"github.com/rebasejobs/rebase/webhook"
 )
 
@@ -234,4 +237,44 @@ func TestW10OtherEndpointsKeepFlowingBesideAHangingOne(t *testing.T) {
 	require.Empty(t, entered, "the limit of 8 connections a host holds")
 	cancel()
 	stuck.Wait()
+}
+
+// H5, W15: the lanes alone say how many deliveries are under way. If connections to a host were
+// few, dead endpoints would hold up the others at theirs.
+func TestDeliveriesToOneHostDoNotWaitForEachOthersConnections(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	const endpoints, each = 4, 4
+	var arrived atomic.Int32
+	all := make(chan struct{})
+	addr := serve(t, func(_ http.ResponseWriter, req *http.Request) {
+		_, _ = io.Copy(io.Discard, req.Body)
+		if arrived.Add(1) == endpoints*each {
+			close(all)
+		}
+		select { // nobody is answered before all have come
+		case <-all:
+		case <-req.Context().Done():
+		}
+	})
+	store := map[string]webhook.Endpoint{}
+	var batch []webhook.Delivery
+	for i := range endpoints {
+		id := strconv.Itoa(i)
+		store[id] = endpointTo(t, "http://"+addr+"/"+id)
+		batch = append(batch, slices.Repeat([]webhook.Delivery{{Endpoint: id}}, each)...)
+	}
+	const timeout = 8 * time.Second
+	client := webhook.OwnClient(timeout, loopback...)
+	t.Cleanup(client.CloseIdleConnections)
+	d := r.dispatcher(webhook.Static(store), &webhook.Options{Client: client, Timeout: timeout, EndpointConcurrency: each})
+	sent, err := d.SendAll(t.Context(), nil, batch)
+	require.NoError(t, err)
+	w := rebase.NewWorker(r.q, &rebase.WorkerOptions{PollOnly: true, Concurrency: len(batch)})
+	d.Register(w)
+	_, err = w.RunOnce(t.Context())
+	require.NoError(t, err)
+	for _, s := range sent {
+		require.Equal(t, rebase.StatusSucceeded, r.job(s.JobID).Status, r.job(s.JobID).LastError)
+	}
 }
