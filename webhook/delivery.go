@@ -37,7 +37,7 @@ func (d *Dispatcher) handle(ctx context.Context, job *rebase.Job) error {
 	status, err := d.attempt(ctx, &p, endpoint, job.Runs, databaseNow(job))
 	d.tell(ctx, Attempt{JobID: job.ID, ID: p.ID, Endpoint: p.Endpoint, Event: p.Event, Number: job.Runs,
 		Status: status, Took: time.Since(began), Err: err})
-	return d.verdict(ctx, p.Endpoint, status, err)
+	return d.verdict(ctx, p.Endpoint, endpoint.URL, status, err)
 }
 
 // storeError ends a delivery whose endpoint is not to be used or can't be, ever; any other
@@ -136,17 +136,15 @@ func (d *Dispatcher) tell(ctx context.Context, a Attempt) {
 	d.opts.OnDelivery(ctx, a)
 }
 
-// verdict tells the queue what to do.
-func (d *Dispatcher) verdict(ctx context.Context, endpoint string, status int, err error) error {
+// verdict tells the queue what to do. url is what the request went to.
+func (d *Dispatcher) verdict(ctx context.Context, endpoint, url string, status int, err error) error {
 	if err == nil {
 		return nil
 	}
 	if s, ok := d.store.(Disabler); ok && status == http.StatusGone && d.opts.DisableGone {
-		// If this fails the delivery is tried again, and so is this.
-		if err := s.Disable(ctx, endpoint, "status 410"); err != nil {
-			return fmt.Errorf("webhook: store: disable: %w", err)
+		if ended := d.gone(ctx, s, endpoint, url); ended != nil {
+			return ended
 		}
-		return &endedError{"webhook: status 410: endpoint was disabled", ErrDisabled}
 	}
 	failure, ok := errors.AsType[*DeliveryError](err)
 	switch {
@@ -156,6 +154,25 @@ func (d *Dispatcher) verdict(ctx context.Context, endpoint string, status int, e
 		return rebase.RetryAfter(failure.RetryAfter, err)
 	}
 	return err
+}
+
+// gone disables an endpoint that answered 410, or returns nil if it has moved since: then the
+// old address is gone, and the new one is to be tried. (A move between the two calls of the
+// store is missed; one during the request, which may take seconds, is not.) If the store fails
+// the delivery is tried again, and so is this.
+func (d *Dispatcher) gone(ctx context.Context, s Disabler, endpoint, url string) error {
+	now, err := d.store.Endpoint(ctx, endpoint)
+	switch {
+	case errors.Is(err, ErrDisabled) || errors.Is(err, ErrNotFound): // no error for Disable
+	case err != nil:
+		return storeError(ctx, err)
+	case now.URL != url:
+		return nil
+	}
+	if err := s.Disable(ctx, endpoint, "status 410"); err != nil {
+		return fmt.Errorf("webhook: store: disable: %w", err)
+	}
+	return &endedError{"webhook: status 410: endpoint was disabled", ErrDisabled}
 }
 
 // databaseNow is the database's clock: that of the claim, which was just now.

@@ -48,7 +48,8 @@ type Options struct {
 	// processes. If zero, 4; if negative, there is no limit.
 	EndpointConcurrency int
 	// DisableGone disables an endpoint that answers 410, if the store is a Disabler, and ends
-	// the delivery as cancelled. Otherwise a 410 is tried again like any failure.
+	// the delivery as cancelled. Otherwise, and if the endpoint has another URL by then, a 410
+	// is tried again like any failure.
 	DisableGone bool
 	// UserAgent is sent with each request. If "", "rebase-webhook".
 	UserAgent string

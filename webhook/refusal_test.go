@@ -190,6 +190,47 @@ func TestGoneAnswerWithAStoreThatCanNotDisable(t *testing.T) {
 	require.Equal(t, "webhook: store: disable: stuck", job.LastError)
 }
 
+// H1, W16: an endpoint that moves while its old address thinks is not disabled by that one's 410:
+// what is sent, and judged, is the endpoint as it is now.
+func TestGoneAnswerOfAnAddressThatTheEndpointHasLeft(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.pgStore()
+	moved := receive(t, nil)
+	left := receive(t, func(_ int, w http.ResponseWriter) {
+		if err := s.Put(context.Background(), "shop", r.endpoint(moved.addr)); err != nil {
+			t.Error(err)
+		}
+		w.WriteHeader(http.StatusGone)
+	})
+	require.NoError(t, s.Put(t.Context(), "shop", r.endpoint(left.addr)))
+	d := r.dispatcher(s, &webhook.Options{DisableGone: true})
+	sent := r.send(d)
+	job := r.attempt(d, sent.JobID)
+	require.Equal(t, rebase.StatusPending, job.Status)
+	require.Equal(t, "webhook: status 410", job.LastError)
+	require.Equal(t, rebase.StatusSucceeded, r.attempt(d, sent.JobID).Status)
+	require.Len(t, left.all(), 1)
+	require.Len(t, moved.all(), 1)
+}
+
+// W12, W16: a store that fails when it is asked whether the endpoint has moved disables nothing.
+func TestGoneAnswerWhileTheStoreFails(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	store := &shelf{}
+	to := receive(t, func(_ int, w http.ResponseWriter) {
+		store.set(webhook.Endpoint{}, errors.New("away"))
+		w.WriteHeader(http.StatusGone)
+	})
+	store.set(r.endpoint(to.addr), nil)
+	d := r.dispatcher(store, &webhook.Options{DisableGone: true})
+	job := r.attempt(d, r.send(d).JobID)
+	require.Equal(t, rebase.StatusPending, job.Status)
+	require.Equal(t, "webhook: store: away", job.LastError)
+	require.Empty(t, store.disabled)
+}
+
 // H3, W11: Retry-After is a floor of the delay, and capped.
 func TestRetryAfterIsAFloor(t *testing.T) {
 	t.Parallel()
