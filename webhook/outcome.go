@@ -31,7 +31,7 @@ import (
 //	timeout           the deadline passed, at whatever step
 //	reset             the connection ended before the response did
 //	protocol          the answer was not HTTP, or its headers were too large
-//	cancelled         the caller's context ended; its cause is unwrapped
+//	cancelled         the caller's context ended otherwise; its cause is unwrapped
 //	network           anything else
 type DeliveryError struct {
 	Code   string
@@ -54,7 +54,10 @@ func (e *DeliveryError) Error() string {
 }
 
 // Unwrap returns the [*BlockedError], the [*EndpointError] or the cause of the
-// context behind it, else nil. The errors of net/http are left out on purpose.
+// context behind it, else nil. The errors of net/http are left out on purpose,
+// and so is a cause that matches context.DeadlineExceeded, as
+// [rebase.ErrTimeout] does: the code says it, and a worker would take it for a
+// wait for its database.
 func (e *DeliveryError) Unwrap() error { return e.cause }
 
 // Outcome judges an attempt by what http.Client.Do returned, or by an error of
@@ -91,11 +94,14 @@ func failure(ctx context.Context, err error) *DeliveryError {
 	// net/http returns the cause of a context in place of its error, which may
 	// be any error at all: ask the context itself.
 	if ctx.Err() != nil {
-		code := "cancelled"
-		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		code, cause := "cancelled", context.Cause(ctx)
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) || errors.Is(cause, context.DeadlineExceeded) {
 			code = "timeout"
 		}
-		return &DeliveryError{Code: code, cause: context.Cause(ctx)}
+		if errors.Is(cause, context.DeadlineExceeded) {
+			cause = nil
+		}
+		return &DeliveryError{Code: code, cause: cause}
 	}
 	return &DeliveryError{Code: networkCode(err)}
 }

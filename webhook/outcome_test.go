@@ -17,6 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/rebasejobs/rebase"
 	"github.com/rebasejobs/rebase/webhook"
 )
 
@@ -94,6 +95,22 @@ func TestOutcomeUnwrapsToTheCauseOfTheContext(t *testing.T) { // J13: the job's 
 	_, err = postContext(ctx, t, client, "http://"+hang)
 	requireCode(t, err, "timeout", false)
 	require.ErrorIs(t, err, reason)
+}
+
+// J9: the worker takes an error that matches context.DeadlineExceeded for one that may come from
+// its database. That of a delivery never does, whichever deadline passed.
+func TestOutcomeOfADeadlineMatchesNoWaitForADatabase(t *testing.T) {
+	t.Parallel()
+	client := newClient(t, webhook.ClientOptions{Allow: loopback})
+	ended, cancel := context.WithDeadline(t.Context(), time.Now())
+	defer cancel()
+	job, timeOut := context.WithCancelCause(t.Context())
+	timeOut(rebase.ErrTimeout)
+	for _, ctx := range []context.Context{ended, job} {
+		_, err := postContext(ctx, t, client, "http://"+refusing(t))
+		requireCode(t, err, "timeout", false)
+		require.NotErrorIs(t, err, context.DeadlineExceeded)
+	}
 }
 
 func TestOutcomeKeepsADeliveryErrorAsItIs(t *testing.T) {
