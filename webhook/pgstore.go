@@ -112,8 +112,8 @@ func (s *PGStore) Put(ctx context.Context, id string, e Endpoint) error {
 	for _, secret := range e.Secrets {
 		to.Secrets = append(to.Secrets, secret.Reveal())
 	}
-	if reason := unstorable(e); reason != "" {
-		return &EndpointError{Field: "Header", Reason: reason}
+	if err := storable(e); err != nil {
+		return err
 	}
 	plain, err := json.Marshal(to)
 	if err != nil {
@@ -133,16 +133,19 @@ func (s *PGStore) Put(ctx context.Context, id string, e Endpoint) error {
 	return nil
 }
 
-// unstorable says what JSON would change in silence.
-func unstorable(e Endpoint) string {
+// storable refuses what JSON would change in silence.
+func storable(e Endpoint) error {
+	if !utf8.ValidString(e.URL) {
+		return &EndpointError{Field: "URL", Reason: "is not UTF-8"}
+	}
 	for name, values := range e.Header {
 		for _, v := range values {
 			if !utf8.ValidString(v) {
-				return "value of " + quoted(name) + " is not UTF-8"
+				return &EndpointError{Field: "Header", Reason: "value of " + quoted(name) + " is not UTF-8"}
 			}
 		}
 	}
-	return ""
+	return nil
 }
 
 // Delete removes an endpoint: its waiting deliveries end as cancelled. Deleting what is not

@@ -111,7 +111,8 @@ func TestPGStoreDeleteAndDisable(t *testing.T) {
 	require.ErrorIs(t, err, webhook.ErrNotFound)
 }
 
-// W8, W14: what could not be used is not put; the error names the field.
+// H1, W8, W14: what could not be used, or not be kept as it is, is not put; the error names the
+// field.
 func TestPGStoreRefusesWhatCanNotBeUsed(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -128,6 +129,8 @@ func TestPGStoreRefusesWhatCanNotBeUsed(t *testing.T) {
 		{"a\x00", "ID", good},
 		{"\xff", "ID", good},
 		{"shop", "URL", endpointTo(t, "ftp://a.test")},
+		{"shop", "URL", endpointTo(t, "http://a.test/caf\xe9")},
+		{"shop", "URL", endpointTo(t, "http://a.test/?k=\xff")},
 		{"shop", "Secrets", webhook.Endpoint{URL: "http://a.test"}},
 		{"shop", "Header", withHeader(good.Secrets, "a.test", "Host", "b")},
 		{"shop", "Header", binary},
