@@ -157,6 +157,11 @@ func (e Endpoint) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, e.Strin
 // LogValue is String.
 func (e Endpoint) LogValue() slog.Value { return slog.StringValue(e.String()) }
 
+// MarshalText is String, for encoding/json and everything else that asks: a log
+// in JSON asks no LogValue of what stands in a slice, a map or a struct. Store
+// the fields, as [PGStore] does.
+func (e Endpoint) MarshalText() ([]byte, error) { return []byte(e.String()), nil }
+
 // clone shares nothing that can be changed with e.
 func (e Endpoint) clone() Endpoint {
 	e.Secrets = slices.Clone(e.Secrets)

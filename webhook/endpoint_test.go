@@ -151,8 +151,10 @@ func TestW9ErrorsAndPrintsOfAnEndpointHoldNoToken(t *testing.T) {
 			}
 		}
 		var out bytes.Buffer
-		slog.New(slog.NewJSONHandler(&out, nil)).Info("x", "endpoint", e)
-		slog.New(slog.NewTextHandler(&out, nil)).Info("x", "endpoint", e)
+		for _, printed := range []any{e, &e, []webhook.Endpoint{e}, map[string]webhook.Endpoint{"shop": e}, struct{ E webhook.Endpoint }{e}} {
+			slog.New(slog.NewJSONHandler(&out, nil)).Info("x", "endpoint", printed)
+			slog.New(slog.NewTextHandler(&out, nil)).Info("x", "endpoint", printed)
+		}
 		require.NotContains(t, out.String(), token, url)
 	}
 	require.Equal(t, "webhook.Endpoint(https://example.com:8443/***)", endpointTo(t, "https://example.com:8443/"+token).String())
