@@ -129,6 +129,11 @@ func (t *Telemetry) send(ctx context.Context, items []rebase.Item, batch bool, e
 	failure := describe(span, done, err, batch)
 	t.sending.Record(ctx, seconds(began), metric.WithAttributes(append(attrs, failure...)...))
 	if wasSent(err) {
+		for i, e := range done {
+			if e.Duplicate { // that message was sent before
+				tasks[items[i].Task]--
+			}
+		}
 		for task, n := range tasks {
 			of := append(operation("enqueue", semconv.MessagingOperationTypeSend), semconv.MessagingDestinationName(task))
 			t.sent.Add(ctx, int64(n), metric.WithAttributes(append(of, failure...)...))

@@ -41,6 +41,18 @@ func TestTheSpanOfAnEnqueueHasTheAttributesOfTheConventions(t *testing.T) {
 	require.Equal(t, "github.com/rebasejobs/rebase/otel", spans[0].InstrumentationScope.Name)
 }
 
+// M2, J4: a duplicate sends no message, alone or in a batch.
+func TestDuplicatesAreNotCountedAsSent(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, rebaseotel.Options{})
+	keyed := rebase.Item{Task: "a", Options: &rebase.EnqueueOptions{IdempotencyKey: "k"}}
+	r.enqueue(keyed)
+	r.enqueue(keyed)
+	_, err := r.tel.EnqueueMany(t.Context(), r.q, []rebase.Item{{Task: "b"}, keyed, {Task: "a"}})
+	require.NoError(t, err)
+	require.Equal(t, map[string]int64{"a": 2, "b": 1}, r.counts("messaging.client.sent.messages"))
+}
+
 // M2: what the caller put into Meta stays, and his maps and options are not written to.
 func TestTheContextIsAddedToACopyOfMeta(t *testing.T) {
 	t.Parallel()
