@@ -1,5 +1,6 @@
 // What an attempt's end means, by the rules of the worker: putting a job off or cancelling it is
-// no error, and an attempt that has timed out has failed whatever its handler still returns.
+// no error, and an attempt that has timed out has failed whatever its handler still returns. One
+// thing can't be seen from here: that CompleteTx has ended the job before its handler failed.
 
 package rebaseotel
 
