@@ -1,7 +1,7 @@
 // Package rebasetest helps to test services that use package rebase, inside the test's own
 // transaction: what the code under test has enqueued can be looked at and run there, no worker
 // has to be started, nobody waits, and the rollback at the end leaves nothing behind. So tests
-// can share a database and run in parallel.
+// can share a database and run in parallel, each with idempotency keys of its own.
 //
 // A test of a sign-up that enqueues a mail, and of the handler that sends it:
 //
@@ -46,6 +46,14 @@
 // Jobs that the transaction sees: its own, committed or not, and those that others have
 // committed. A test on a database with old rows of the same task tells its own apart by their
 // payload. A job that has ended meanwhile is still one that was enqueued.
+//
+// # Idempotency keys in parallel tests
+//
+// Until a transaction ends PostgreSQL can't tell whether a key that it has enqueued is taken, so
+// whoever enqueues the same key of the same task waits for that: parallel tests then run one
+// after the other. Two that enqueue two such keys in opposite order wait for each other, until
+// PostgreSQL fails one of them: deadlock detected, 40P01. Give each test keys of its own, by
+// way of what they are made of: a user, an order, named after t.Name() for example.
 //
 // # What differs from a worker
 //

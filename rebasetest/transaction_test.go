@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
@@ -228,5 +229,42 @@ func TestEveryModeAndSettingsOfTheTestsOwnWork(t *testing.T) {
 			w = b.worker(func(ctx context.Context, job *rebase.Job, _ mail) error { return job.CompleteTx(ctx, b.tx) }, nil)
 			require.Equal(t, rebase.EventSucceeded, rebasetest.WorkJob(t, b.tx, w, result.Job).Outcome)
 		})
+	}
+}
+
+// J4: of two tests that enqueue the same two keys in opposite order one fails, as the package
+// comment says; with keys of their own neither waits.
+func TestParallelTestsNeedIdempotencyKeysOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	for name, c := range map[string]struct {
+		keys [2]string // of the second test, whose keys are "1" and "2" in the first
+		want []string
+	}{"the same": {[2]string{"2", "1"}, []string{"40P01"}}, "their own": {[2]string{"3", "4"}, nil}} {
+		a, b := newBenchOn(t, pool), newBenchOn(t, pool)
+		a.mail("ada", &rebase.EnqueueOptions{IdempotencyKey: "1"})
+		b.mail("ada", &rebase.EnqueueOptions{IdempotencyKey: c.keys[0]})
+		done := make(chan error, 2)
+		for bench, key := range map[*bench]string{a: "2", b: c.keys[1]} {
+			go func() {
+				_, err := sendMail.EnqueueTx(t.Context(), bench.queue, bench.tx, mail{"ada"}, &rebase.EnqueueOptions{IdempotencyKey: key})
+				if err != nil {
+					_ = bench.tx.Rollback(t.Context()) // the other goes on then
+				}
+				done <- err
+			}()
+		}
+		var codes []string
+		for range 2 {
+			if err := <-done; err != nil {
+				pgErr, ok := errors.AsType[*pgconn.PgError](err)
+				require.True(t, ok, "%v", err)
+				codes = append(codes, pgErr.Code)
+			}
+		}
+		require.Equal(t, c.want, codes, name)
+		for _, bench := range []*bench{a, b} {
+			_ = bench.tx.Rollback(t.Context()) // one is already
+		}
 	}
 }
