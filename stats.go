@@ -35,8 +35,8 @@ type Stats struct {
 	// AbandonedHandlers run on although their attempt has timed out, was cancelled or
 	// lost its lease, over all live workers.
 	AbandonedHandlers int
-	// Totals are counts since the counters began, by name, of workers that are gone and of
-	// those alive: "claimed" jobs by "claims" statements; "succeeded", "dead" and
+	// Totals are counts since the counters began, by name, of all workers, alive, dead or
+	// long gone: "claimed" jobs by "claims" statements; "succeeded", "dead" and
 	// "cancelled" jobs; "failed" attempts that another followed; "snoozed", "setbacks" and
 	// "released", which used none; "lost", "reaped" and "lease_expired".
 	Totals map[string]int64
@@ -201,9 +201,20 @@ from rebase.workers w
 where ` + aliveSQL + `
 order by w.id`
 
+// totalsSQL adds the counters of workers that have a row to those that outlive them. A dead worker
+// keeps its row for an hour or longer, so that all rows count, alive or not. It is one statement,
+// hence one snapshot: a worker that says goodbye meanwhile is counted once.
 const totalsSQL = `
 select c.name, sum(c.value)::bigint, coalesce(sum(c.value) filter (where c.hour >= date_trunc('hour', now(), 'UTC') - interval '1 hour'), 0)::bigint
-from rebase.counters c
+from (
+  select k.hour, k.name, k.value
+  from rebase.counters k
+  union all
+  select null, n.key, n.value::bigint
+  from rebase.workers w
+  cross join lateral jsonb_each_text(w.counters) n
+  where n.key <> 'abandoned'
+) c
 group by c.name`
 
 const healthSQL = `
@@ -282,11 +293,6 @@ func (s *Stats) readWorkers(rows pgx.Rows) error {
 	_, err := pgx.ForEachRow(rows, []any{&w.ID, &w.Host, &w.Tasks, &w.Concurrency, &w.StartedAt, &w.SeenAt, &w.Counters}, func() error {
 		s.Workers = append(s.Workers, w)
 		s.AbandonedHandlers += int(w.Counters["abandoned"])
-		for name, n := range w.Counters {
-			if name != "abandoned" {
-				s.Totals[name] += n
-			}
-		}
 		w = WorkerStats{}
 		return nil
 	})
@@ -297,7 +303,7 @@ func (s *Stats) readTotals(rows pgx.Rows) error {
 	var name string
 	var total, recent int64
 	_, err := pgx.ForEachRow(rows, []any{&name, &total, &recent}, func() error {
-		s.Totals[name] += total
+		s.Totals[name] = total
 		if name == "lease_expired" {
 			s.LeaseExpirations = recent
 		}

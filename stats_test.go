@@ -89,6 +89,22 @@ func TestM1StatsAddsUpCountersThatOutliveWorkers(t *testing.T) {
 	require.Nil(t, newDesk(t).stats().Tasks, "an empty queue")
 }
 
+// M1: a worker that died counts as before, until it is forgotten and after: rates are taken from
+// the totals, which must not fall.
+func TestM1StatsTotalsDoNotFallWhenAWorkerDies(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.exec(`insert into rebase.counters (hour, name, value) values (date_trunc('hour', now(), 'UTC'), 'succeeded', 100)`)
+	d.exec(`insert into rebase.workers (id, host, tasks, concurrency, lease, counters) values
+		('w1', 'h1', '{a}', 5, '5 min', '{"succeeded": 3, "abandoned": 2}'),
+		('w2', 'h2', '{a}', 5, '5 min', '{"succeeded": 4, "abandoned": 1}')`)
+	for _, silence := range []string{"0 s", "91 s", "2 hours"} {
+		d.exec(`update rebase.workers set seen_at = now() - $1::interval where id = 'w2'`, silence)
+		require.Equal(t, map[string]int64{"succeeded": 107}, d.stats().Totals, "w2 has been silent for %s", silence)
+	}
+	require.Equal(t, 2, d.stats().AbandonedHandlers, "those of the dead one ended with it")
+}
+
 // M1: a lease that has really expired is counted, once its job was taken back.
 func TestM1StatsKnowsExpiredLeases(t *testing.T) {
 	t.Parallel()
