@@ -129,7 +129,7 @@ const explainColumns = 9
 
 func (x *Explanation) read(rows pgx.Rows) error {
 	x.Job = new(Job)
-	if err := readJobAt(rows, explainColumns, x.Job, nil); err != nil {
+	if err := viewJob(rows, explainColumns, x.Job); err != nil {
 		return err
 	}
 	r := rowReader{raw: rows.RawValues(), fields: rows.FieldDescriptions(), types: rows.Conn().TypeMap()}

@@ -49,7 +49,7 @@ type Job struct {
 	FinishedAt     *time.Time // nil until it has ended
 	LastError      string     // the latest, or the reason of a cancel; a success leaves it; at most 4,000 characters
 	History        []Attempt  // the last 20 at most; none after a success at the first try
-	Slot           time.Time  // the slot of a schedule, in the schedule's zone; zero otherwise
+	Slot           time.Time  // the slot of a schedule, in the schedule's zone, or in UTC where that is unknown; zero otherwise
 	CreatedAt      time.Time
 	UpdatedAt      time.Time // last change of Status
 	// Fence is a fencing token for other systems: a random number that no other
@@ -77,11 +77,24 @@ const jobColumns = `j.id, j.fence, j.task, j.lane, j.payload, j.meta, j.status, 
  j.crashes, j.setbacks, j.idempotency_key, j.locked_by, j.locked_until, j.started_at, j.finished_at, j.last_error,
  j.history, j.slot, j.slot_zone, j.created_at, j.updated_at`
 
-// readJob reads the current row into j. It leaves rows usable when it fails.
-// intern maps names that come again and again to one string.
+// readJob reads the current row into j. It leaves rows usable when it fails. A handler would
+// take a slot in UTC for one in its schedule's zone, so it fails for a zone that this host
+// doesn't know. intern maps names that come again and again to one string.
 func readJob(rows pgx.Rows, j *Job, intern map[string]string) error {
 	return readJobAt(rows, 0, j, intern)
 }
+
+// viewJob is readJob for who only looks, in a row in which other columns may come first: a slot
+// of an unknown zone stays in UTC, so that its job can be seen, and hides no other.
+func viewJob(rows pgx.Rows, first int, j *Job) error {
+	if err := readJobAt(rows, first, j, nil); !errors.Is(err, errZone) {
+		return err
+	}
+	return nil
+}
+
+// errZone is what fails last: all else of the job has been read.
+var errZone = errors.New("zone of the slot")
 
 // readJobAt is readJob for a row in which other columns come first.
 func readJobAt(rows pgx.Rows, first int, j *Job, intern map[string]string) error {
@@ -121,7 +134,7 @@ func (j *Job) unpack(meta, history json.RawMessage, zone string) error {
 	if zone != "" && !j.Slot.IsZero() {
 		loc, err := time.LoadLocation(zone)
 		if err != nil {
-			return fmt.Errorf("job %d: zone of the slot: %w", j.ID, err)
+			return fmt.Errorf("job %d: %w: %w", j.ID, errZone, err)
 		}
 		j.Slot = j.Slot.In(loc)
 	}

@@ -188,7 +188,7 @@ func (q *Queue) page(ctx context.Context, w walk, args []any, after *Job, size i
 	err = q.round(ctx, statement{w.sql, all, func(rows pgx.Rows) error {
 		for rows.Next() {
 			j := new(Job)
-			if err := readJob(rows, j, nil); err != nil {
+			if err := viewJob(rows, 0, j); err != nil {
 				return err
 			}
 			page = append(page, j)

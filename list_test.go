@@ -190,3 +190,24 @@ func TestJ18AListingReadsLittleMoreThanItShows(t *testing.T) {
 		})
 	}
 }
+
+// J18, J19: a slot whose zone this host doesn't know is shown in UTC, and hides no other job.
+func TestJ18AJobOfAnUnknownZoneCanBeLookedAt(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	var ids []int64
+	for range 3 {
+		ids = append(ids, d.enqueue("t", nil).ID)
+		d.ended(ids[len(ids)-1], rebase.StatusFailed)
+	}
+	d.exec(`update rebase.jobs set slot = '2026-03-01 12:00Z', slot_zone = 'Europe/Newtown' where id = $1`, ids[1])
+	j, err := d.q.Job(t.Context(), ids[1])
+	require.NoError(t, err)
+	require.Equal(t, time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), j.Slot)
+	_, err = d.q.Explain(t.Context(), ids[1])
+	require.NoError(t, err)
+	require.ElementsMatch(t, ids, d.listed(rebase.Filter{}))
+	n, err := d.q.Redrive(t.Context(), rebase.Filter{}, 0)
+	require.NoError(t, err)
+	require.Equal(t, 3, n)
+}

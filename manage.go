@@ -49,7 +49,7 @@ func (q *Queue) Job(ctx context.Context, id int64) (*Job, error) {
 	err := q.round(ctx, statement{jobSQL, []any{id}, func(rows pgx.Rows) error {
 		if rows.Next() {
 			job = new(Job)
-			if err := readJob(rows, job, nil); err != nil {
+			if err := viewJob(rows, 0, job); err != nil {
 				return err
 			}
 		}

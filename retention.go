@@ -158,7 +158,7 @@ func (e *engine) purgeArchived(ctx context.Context, sql string, args []any, arch
 		var jobs []*Job
 		for rows.Next() {
 			j := new(Job)
-			if err := readJob(rows, j, nil); err != nil {
+			if err := viewJob(rows, 0, j); err != nil {
 				return err
 			}
 			jobs = append(jobs, j)

@@ -112,3 +112,32 @@ func TestAnArchiveThatFailsKeepsTheRows(t *testing.T) {
 		})
 	}
 }
+
+// J17: a slot whose zone this host doesn't know is archived in UTC, and holds up no other.
+func TestAnArchiveGetsAJobOfAnUnknownZone(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.aged("1 year")
+	r.exec("update rebase.jobs set slot = now(), slot_zone = 'Europe/Newtown' where status = 'cancelled'")
+	n := 0
+	s := r.purger(nil, func(_ context.Context, _ pgx.Tx, jobs []*rebase.Job) error {
+		n += len(jobs)
+		return nil
+	})
+	require.NoError(t, s.Purge())
+	require.Equal(t, 3, n)
+	require.Zero(t, r.count("finished_at is not null"))
+}
+
+// purger is a worker that is stepped, with this archive.
+func (r *rig) purger(opts *rebase.WorkerOptions, archive func(context.Context, pgx.Tx, []*rebase.Job) error) *rebase.Stepper {
+	if opts == nil {
+		opts = &rebase.WorkerOptions{}
+	}
+	opts.Retention.Archive = archive
+	w := r.worker(opts)
+	w.Register("other", succeed, nil)
+	s := rebase.NewStepper(r.t.Context(), w)
+	r.t.Cleanup(s.Close)
+	return s
+}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	_ "time/tzdata" // zones of schedules, also on a host that has none
 
 	"github.com/rebasejobs/rebase/cmd/rebase/internal/cli"
 )

@@ -171,3 +171,11 @@ func readUntil(t *testing.T, r io.Reader, texts ...string) string {
 		return ""
 	}
 }
+
+// S1: a zone is known on a host that has no files of them.
+func TestTheZonesAreInTheProgram(t *testing.T) {
+	t.Parallel()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", ".").Output()
+	require.NoError(t, err)
+	require.Contains(t, strings.Fields(string(out)), "time/tzdata")
+}
