@@ -202,7 +202,7 @@ func (s *Stepper) ReapTurn() (more bool, err error) {
 // Purge deletes a batch of what has succeeded or was cancelled, and one of dead letters.
 func (s *Stepper) Purge() error {
 	for _, dead := range []bool{false, true} {
-		s.e.sweep = sweep{dead: dead, from: lowest}
+		s.e.sweep = sweep{dead: dead, from: lowest, rows: s.e.sweep.rows}
 		if err := s.e.purgeDuty(s.e.base, time.Now()); err != nil {
 			return err
 		}

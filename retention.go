@@ -1,7 +1,9 @@
 package rebase
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -18,7 +20,11 @@ type Retention struct {
 	Failed    time.Duration // of failed jobs, the dead letters; if zero, 30 days
 	// Archive, if not nil, is called with the jobs that are about to be deleted, in the
 	// transaction that deletes them: what it writes with tx is there exactly if they are
-	// gone. If it returns an error they stay.
+	// gone. If it returns an error they stay, and are tried again a minute later. It gets
+	// 1,000 jobs at most and has 10 seconds, or a third of VisibilityTimeout if that is less,
+	// deleting included; a server that hears nothing from it for three quarters of that ends
+	// the transaction. A batch that failed is halved, down to one job; later ones grow again.
+	// The rows of each tx.Query must be closed before it returns.
 	Archive func(ctx context.Context, tx pgx.Tx, jobs []*Job) error
 }
 
@@ -79,7 +85,11 @@ returning `
 type sweep struct {
 	dead bool // the second half: dead letters
 	from time.Time
+	rows int // in a batch; 0 is purgeRows
 }
+
+// batch is how many rows the next batch may have.
+func (s *sweep) batch() int { return cmp.Or(s.rows, purgeRows) }
 
 // purgeDuty deletes one batch.
 func (e *engine) purgeDuty(ctx context.Context, now time.Time) error {
@@ -88,28 +98,43 @@ func (e *engine) purgeDuty(ctx context.Context, now time.Time) error {
 	if s.dead {
 		keep, sql = e.w.opts.Retention.Failed, purgeDeadSQL
 	}
-	n := 0
+	n, size := 0, s.batch()
 	if keep >= 0 {
 		var err error
 		if n, err = e.purge(ctx, sql, keep); err != nil {
 			e.set(&e.duties.purge, now.Add(time.Minute))
+			e.purgeFailed(ctx, err)
 			return err
 		}
 	}
 	switch {
-	case n == purgeRows:
+	case n == size:
+		s.rows = min(size+size/64+1, purgeRows)
 		e.set(&e.duties.purge, rest(now))
 	case !s.dead:
-		*s = sweep{dead: true, from: lowest}
+		*s = sweep{dead: true, from: lowest, rows: s.rows}
 		e.set(&e.duties.purge, rest(now))
 	default:
 		if err := e.results.round(ctx, e.roundLimit(), statement{sql: deadWorkersSQL}); err != nil && !isRefused(err) {
 			return err
 		}
-		*s = sweep{from: lowest}
+		*s = sweep{from: lowest, rows: s.rows}
 		e.set(&e.duties.purge, now.Add(purgePeriod))
 	}
 	return nil
+}
+
+// purgeFailed makes the next batch smaller: an Archive, or a slow disk, may need more time for
+// this one than there is. What the recorder takes for a connection that was merely idle and
+// broke, it doesn't log; that old jobs stay is told here.
+func (e *engine) purgeFailed(ctx context.Context, err error) {
+	if _, unsent := errors.AsType[*connectError](err); unsent || ctx.Err() != nil {
+		return
+	}
+	e.sweep.rows = max(e.sweep.batch()/2, 1)
+	if isLost(err) {
+		e.log.Warn("rebase: deleting old jobs took too long or was cut off; the next batch is smaller", "batch", e.sweep.rows, "error", err, "worker", e.id)
+	}
 }
 
 // rest is when a piece of upkeep that began then may go on: it takes a tenth of the recorder's
@@ -123,7 +148,7 @@ func rest(began time.Time) time.Time {
 // purge deletes a batch and returns its size.
 func (e *engine) purge(ctx context.Context, sql string, keep time.Duration) (n int, err error) {
 	from := e.sweep.from
-	args := []any{interval(keep), purgeRows, from}
+	args := []any{interval(keep), e.sweep.batch(), from}
 	if archive := e.w.opts.Retention.Archive; archive != nil {
 		n, from, err = e.purgeArchived(ctx, sql, args, archive)
 	} else {
@@ -189,6 +214,9 @@ func callArchive(ctx context.Context, tx pgx.Tx, jobs []*Job, archive func(conte
 	}()
 	if err := archive(ctx, tx, jobs); err != nil {
 		return &archiveError{errorText(err)}
+	}
+	if tx.Conn().PgConn().IsBusy() { // nothing could be committed
+		return &archiveError{"it left rows of tx.Query open"}
 	}
 	return nil
 }

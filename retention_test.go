@@ -129,6 +129,44 @@ func TestAnArchiveGetsAJobOfAnUnknownZone(t *testing.T) {
 	require.Zero(t, r.count("finished_at is not null"))
 }
 
+// J17: an archive that is too slow for its batch gets smaller ones until it has the time, and
+// they grow again.
+func TestASlowArchiveGetsSmallerBatches(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.exec("insert into rebase.jobs (task, status, finished_at) select 'old', 'succeeded', now() - interval '1 year' from generate_series(1, 600)")
+	var sizes []int
+	s := r.purger(&rebase.WorkerOptions{VisibilityTimeout: 3 * time.Second}, func(ctx context.Context, _ pgx.Tx, jobs []*rebase.Job) error {
+		if sizes = append(sizes, len(jobs)); len(jobs) > 400 {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		return nil
+	})
+	require.Error(t, s.Purge())
+	require.Error(t, s.Purge())
+	for range 3 {
+		require.NoError(t, s.Purge())
+	}
+	require.Equal(t, []int{600, 500, 250, 254, 96}, sizes)
+	require.Zero(t, r.count("true"))
+	require.Len(t, r.log.matching("WARN", "deleting old jobs took too long"), 2)
+}
+
+// J17: an archive that leaves rows open has no effect, and that is told.
+func TestAnArchiveThatLeavesRowsOpenIsTold(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.aged("1 year")
+	s := r.purger(nil, func(ctx context.Context, tx pgx.Tx, _ []*rebase.Job) error {
+		_, err := tx.Query(ctx, "select 1")
+		return err
+	})
+	require.ErrorContains(t, s.Purge(), "left rows of tx.Query open")
+	require.Equal(t, 3, r.count("finished_at is not null"))
+	require.Len(t, r.log.matching("WARN", "left rows of tx.Query open"), 1)
+}
+
 // purger is a worker that is stepped, with this archive.
 func (r *rig) purger(opts *rebase.WorkerOptions, archive func(context.Context, pgx.Tx, []*rebase.Job) error) *rebase.Stepper {
 	if opts == nil {
