@@ -178,7 +178,7 @@ func (x *Explanation) decidePending() {
 	j := x.Job
 	x.In = max(j.RunAt.Sub(x.At), 0)
 	switch {
-	case x.In > 0 && j.setbacks > 0:
+	case x.In > 0 && j.setbacks > 0 && j.crashes == 0: // a crash comes after its setbacks
 		x.Reason = ReasonSetback
 	case x.In > 0 && (j.Attempts > 0 || j.crashes > 0):
 		x.Reason = ReasonRetry
