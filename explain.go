@@ -263,7 +263,7 @@ func (x *Explanation) pending() string {
 	case ReasonLaneBusy:
 		return due + fmt.Sprintf("lane %q is at its limit of %d", j.Lane, x.LaneLimit)
 	case ReasonReaped:
-		return due + fmt.Sprintf("a worker died while it was running (%s in a row), so it waits for a free slot with nothing claimed ahead beside it", plural(j.crashes, "time"))
+		return due + fmt.Sprintf("a worker died while it held it (%s in a row), so it waits for a free slot with nothing claimed ahead beside it", plural(j.crashes, "time"))
 	case ReasonSlotsBusy:
 		return due + fmt.Sprintf("the slots for its task are busy, %d of %d", x.Busy, x.Slots)
 	}
