@@ -178,6 +178,8 @@ func (x *Explanation) decidePending() {
 	j := x.Job
 	x.In = max(j.RunAt.Sub(x.At), 0)
 	switch {
+	case x.In > 0 && j.lastOutcome() == kindSnoozed:
+		x.Reason = ReasonScheduled
 	case x.In > 0 && j.setbacks > 0 && j.crashes == 0: // a crash comes after its setbacks
 		x.Reason = ReasonSetback
 	case x.In > 0 && (j.Attempts > 0 || j.crashes > 0):
@@ -224,10 +226,18 @@ func (x *Explanation) String() string {
 
 // cancelReason is what the cancel itself said: LastError may be of an attempt before it.
 func (j *Job) cancelReason() string {
-	if n := len(j.History); n > 0 && j.History[n-1].Outcome == "cancelled" {
-		return j.History[n-1].Error
+	if j.lastOutcome() == kindCancelled {
+		return j.History[len(j.History)-1].Error
 	}
 	return j.LastError
+}
+
+// lastOutcome is that of the latest entry of the history, "" if there is none.
+func (j *Job) lastOutcome() string {
+	if len(j.History) == 0 {
+		return ""
+	}
+	return j.History[len(j.History)-1].Outcome
 }
 
 func (x *Explanation) died() string {
@@ -246,6 +256,9 @@ func (x *Explanation) pending() string {
 	j := x.Job
 	switch x.Reason {
 	case ReasonScheduled:
+		if j.lastOutcome() == kindSnoozed {
+			return "is due in " + round(x.In) + ": its handler snoozed it"
+		}
 		return "is due in " + round(x.In)
 	case ReasonRetry:
 		return fmt.Sprintf("is due in %s, for attempt %d of %d, after: %s", round(x.In), j.Attempts+1, j.MaxAttempts, firstLine(j.LastError))

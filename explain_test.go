@@ -52,6 +52,8 @@ var explainCases = []explainCase{
 	{when: "Infrastructure trouble", row: `run_at = now() + interval '42 s', setbacks = 3, last_error = 'connection refused'`, reason: rebase.ReasonSetback},
 	// A crash keeps count of the setbacks before it, and costs an attempt.
 	{when: "A worker died, after infrastructure trouble", row: `run_at = now() + interval '42 s', setbacks = 3, crashes = 1, attempts = 1, last_error = 'the worker w stopped renewing'`, reason: rebase.ReasonRetry},
+	// Why it failed before is not why it waits.
+	{when: "Its handler snoozed it", row: `run_at = now() + interval '42 s', attempts = 1, last_error = 'boom', history = '[{"outcome": "failed"}, {"outcome": "snoozed"}]'`, reason: rebase.ReasonScheduled},
 	{when: "A slot is free", worker: fiveSlots, reason: rebase.ReasonWaiting,
 		also: func(t *testing.T, x *rebase.Explanation) {
 			require.Equal(t, []int{1, 5, 0}, []int{x.Workers, x.Slots, x.Busy})
