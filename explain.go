@@ -56,12 +56,15 @@ type Explanation struct {
 	WorkerSeen time.Time
 	// Blockers are the processes of PostgreSQL that hold a lock on the job's row.
 	Blockers []int
+
+	deserted bool // no worker of whatever task lives, to take back what a dead one held
 }
 
 // explainSQL reads what surrounds the job $1.
 const explainSQL = `
 select now(),
   exists (select from rebase.paused z where z.task = j.task),
+  not exists (select from rebase.workers w where ` + aliveSQL + `),
   s.workers, s.slots, s.lane_limit,
   s.busy, b.lane_busy,
   (select w.seen_at from rebase.workers w where w.id = j.locked_by),
@@ -125,7 +128,7 @@ func (q *Queue) Explain(ctx context.Context, id int64) (*Explanation, error) {
 }
 
 // explainColumns come before the job's own.
-const explainColumns = 9
+const explainColumns = 10
 
 func (x *Explanation) read(rows pgx.Rows) error {
 	x.Job = new(Job)
@@ -133,7 +136,7 @@ func (x *Explanation) read(rows pgx.Rows) error {
 		return err
 	}
 	r := rowReader{raw: rows.RawValues(), fields: rows.FieldDescriptions(), types: rows.Conn().TypeMap()}
-	x.At, x.Paused = r.time(), r.bool()
+	x.At, x.Paused, x.deserted = r.time(), r.bool(), r.bool()
 	x.Workers, x.Slots, x.LaneLimit = int(r.int()), int(r.int()), int(r.int())
 	x.Busy, x.LaneBusy = int(r.int()), int(r.int())
 	x.WorkerSeen = r.time()
@@ -247,9 +250,17 @@ func (x *Explanation) died() string {
 		seen = "last seen at " + clock(&x.WorkerSeen)
 	}
 	if x.In == 0 {
-		return fmt.Sprintf("was run by %s, %s; its lease ended at %s and a reaper takes it back shortly%s", j.LockedBy, seen, clock(j.LockedUntil), x.blocked())
+		reaped := "a reaper takes it back shortly"
+		if x.deserted {
+			reaped = "it is taken back as soon as a worker runs"
+		}
+		return fmt.Sprintf("was run by %s, %s; its lease ended at %s and %s%s", j.LockedBy, seen, clock(j.LockedUntil), reaped, x.blocked())
 	}
-	return fmt.Sprintf("is held by %s, %s; if that has died it comes back when its lease ends, in %s at the latest", j.LockedBy, seen, round(x.In))
+	s := fmt.Sprintf("is held by %s, %s; if that has died it comes back when its lease ends, in %s at the latest", j.LockedBy, seen, round(x.In))
+	if x.deserted {
+		s += ", or as soon after that as a worker runs"
+	}
+	return s
 }
 
 func (x *Explanation) pending() string {

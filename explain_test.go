@@ -77,14 +77,16 @@ var explainCases = []explainCase{
 	{when: "It is claimed ahead", row: held + `, started_at = null, attempts = 1`, worker: oneSlot, reason: rebase.ReasonClaimedAhead},
 	{when: "It runs", row: held + `, started_at = now(), attempts = 1`, worker: fiveSlots, reason: rebase.ReasonRunning},
 	{when: "It runs, and somebody locks the row", row: held + `, started_at = now(), attempts = 1`, worker: fiveSlots, extra: func(d *desk) { d.locked() }, reason: rebase.ReasonRunning},
-	{when: "Its worker is silent", row: held + `, started_at = now(), attempts = 1`, worker: `5, now() - interval '2 min', '{}'`, reason: rebase.ReasonWorkerDied,
+	{when: "Its worker is silent", row: held + `, started_at = now(), attempts = 1`, worker: `5, now() - interval '2 min', '{}'`, extra: func(d *desk) { d.lives() }, reason: rebase.ReasonWorkerDied,
 		also: func(t *testing.T, x *rebase.Explanation) {
 			require.Positive(t, x.In)
 			require.False(t, x.WorkerSeen.IsZero())
 		}},
-	{when: "Its worker is silent and unknown", row: held + `, started_at = now(), attempts = 1`, reason: rebase.ReasonWorkerDied},
-	{when: "Its lease has ended", row: strings.Replace(held, "+ interval '5 min'", "- interval '1 s'", 1) + `, started_at = now(), attempts = 1`, worker: fiveSlots, reason: rebase.ReasonWorkerDied,
+	{when: "Its worker is silent and unknown", row: held + `, started_at = now(), attempts = 1`, extra: func(d *desk) { d.lives() }, reason: rebase.ReasonWorkerDied},
+	{when: "Its worker is silent, and so are all", row: held + `, started_at = now(), attempts = 1`, worker: `5, now() - interval '2 min', '{}'`, reason: rebase.ReasonWorkerDied},
+	{when: "Its lease has ended", row: ended + `, started_at = now(), attempts = 1`, worker: fiveSlots, reason: rebase.ReasonWorkerDied,
 		also: func(t *testing.T, x *rebase.Explanation) { require.Zero(t, x.In) }},
+	{when: "Its lease has ended, and no worker lives", row: ended + `, started_at = now(), attempts = 1`, worker: `5, now() - interval '2 min', '{}'`, reason: rebase.ReasonWorkerDied},
 	{when: "It has succeeded", row: `status = 'succeeded', finished_at = now(), attempts = 2, locked_by = 'w'`, reason: rebase.ReasonSucceeded},
 	{when: "It has failed", row: `status = 'failed', dead = true, finished_at = now(), attempts = 3, locked_by = 'w', last_error = '550 no such mailbox'`, reason: rebase.ReasonFailed},
 	{when: "It was cancelled", row: `last_error = '421 try again later'`, extra: func(d *desk) { d.cancel("cancelled by ann: the order was withdrawn") }, reason: rebase.ReasonCancelled},
@@ -92,11 +94,19 @@ var explainCases = []explainCase{
 	{when: "It was cancelled without a reason", row: `last_error = '421 try again later'`, extra: func(d *desk) { d.cancel("") }, reason: rebase.ReasonCancelled},
 }
 
-// held is a claim of the worker w.
-const held = `status = 'running', fence = 1, locked_by = 'w', locked_until = now() + interval '5 min'`
+// held is a claim of the worker w; of ended the lease is over.
+const (
+	held  = `status = 'running', fence = 1, locked_by = 'w', locked_until = now() + interval '5 min'`
+	ended = `status = 'running', fence = 1, locked_by = 'w', locked_until = now() - interval '1 s'`
+)
 
 func (d *desk) cancel(reason string) {
 	require.NoError(d.t, d.q.Cancel(d.t.Context(), invoice, reason))
+}
+
+// lives adds a worker of another task.
+func (d *desk) lives() {
+	d.exec(`insert into rebase.workers (id, host, tasks, lease, concurrency) values ('v', 'h', '{other}', '5 min', 5)`)
 }
 
 // busy makes a job that the worker w holds.
