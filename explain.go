@@ -27,7 +27,7 @@ const (
 	ReasonUnserved     Reason = "unserved"      // due; no live worker serves the task
 	ReasonLocked       Reason = "locked"        // due; somebody holds a lock on its row
 	ReasonReaped       Reason = "reaped"        // due; its worker died, so it is run alone
-	ReasonClaimedAhead Reason = "claimed_ahead" // a worker holds it and has not begun
+	ReasonClaimedAhead Reason = "claimed_ahead" // a worker holds it and hasn't begun, or began less than 30 s ago
 	ReasonRunning      Reason = "running"
 	ReasonWorkerDied   Reason = "worker_died" // running, but nobody renews its lease
 	ReasonSucceeded    Reason = "succeeded"
@@ -220,7 +220,7 @@ func (x *Explanation) String() string {
 	case ReasonRunning:
 		return s + fmt.Sprintf("has been running since %s, attempt %d of %d, by %s%s", clock(j.StartedAt), j.Attempts, j.MaxAttempts, j.LockedBy, x.blocked())
 	case ReasonClaimedAhead:
-		return s + fmt.Sprintf("was claimed ahead by %s and starts when one of its slots is free", j.LockedBy)
+		return s + fmt.Sprintf("was claimed ahead by %s; it waits for a free slot there, or has begun less than 30 s ago", j.LockedBy)
 	case ReasonWorkerDied:
 		return s + x.died()
 	}

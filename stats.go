@@ -58,8 +58,8 @@ type TaskStats struct {
 	Task         string
 	Ready        int           // due, waiting for a slot
 	Scheduled    int           // due later
-	Running      int           // begun
-	ClaimedAhead int           // held by a worker, not begun
+	Running      int           // begun; see ClaimedAhead
+	ClaimedAhead int           // held by a worker and not begun; or so it was claimed, and began less than 30 s ago
 	Retrying     int           // of Ready and Scheduled: at least one attempt was used
 	Capped       bool          // there are more unfinished jobs than were counted
 	OldestReady  time.Duration // how long the oldest ready job has been due
