@@ -101,10 +101,10 @@ func (s *Stats) Unserved() []string {
 	return tasks
 }
 
-// taskStatsSQL finds the tasks by a loose scan of jobs_unfinished and looks at the first
-// jobs of each, $1 in all; reaped jobs and dead letters are few, and looked at as a whole. Those
-// first jobs may be of one lane and all due later, so when there are more, the oldest of
-// each lane is looked at, too: that relies on jobs_unfinished again.
+// taskStatsSQL finds the tasks by loose scans of jobs_unfinished and jobs_reaped and looks at the
+// first jobs of each, $1 in all, reaped ones first; dead letters are few, and looked at as a
+// whole. Those first jobs may be of one lane and all due later, so when there are more, the oldest
+// of each lane is looked at, too: that relies on the two indexes again.
 const taskStatsSQL = `
 with recursive found (task) as (
   (select p.task from rebase.jobs p where p.finished_at is null and p.crashes = 0 order by p.task limit 1)
@@ -115,6 +115,15 @@ with recursive found (task) as (
     order by p.task limit 1)
   from found f
   where f.task is not null
+), reaped (task) as (
+  (select p.task from rebase.jobs p where p.finished_at is null and p.crashes > 0 order by p.task limit 1)
+  union all
+  select (
+    select p.task from rebase.jobs p
+    where p.finished_at is null and p.crashes > 0 and p.task > f.task
+    order by p.task limit 1)
+  from reaped f
+  where f.task is not null
 ), dead as materialized (
   select d.task, count(*)::int as n
   from (select p.task from rebase.jobs p where p.dead order by p.finished_at desc limit $1) d
@@ -122,14 +131,14 @@ with recursive found (task) as (
 ), live as (
   select f.task from found f where f.task is not null
   union
-  (select p.task from rebase.jobs p where p.finished_at is null and p.crashes > 0 limit $1)
+  select f.task from reaped f where f.task is not null
   union
   select dead.task from dead
 ), share as materialized (
   select greatest($1::int / greatest(count(*), 1), 100)::int as n from live
 )
 select live.task, c.ready, c.scheduled, c.running, c.ahead, c.retrying, c.n > (select share.n from share),
-  coalesce((extract(epoch from now() - least(c.oldest, o.oldest)) * 1000000)::bigint, 0), coalesce(a.attempts, '{}'::jsonb),
+  coalesce((extract(epoch from now() - least(c.oldest, o.oldest, r.oldest)) * 1000000)::bigint, 0), coalesce(a.attempts, '{}'::jsonb),
   coalesce(dead.n, 0), coalesce(s.workers, 0), coalesce(s.slots, 0), exists (select from rebase.paused z where z.task = live.task)
 from live
 left join dead on dead.task = live.task
@@ -147,6 +156,7 @@ cross join lateral (
     (select p.status, p.run_at, p.started_at, p.attempts
     from rebase.jobs p
     where p.finished_at is null and p.crashes > 0 and p.task = live.task
+    order by p.task, p.lane, p.run_at, p.id
     limit (select share.n + 1 from share))
     union all
     (select p.status, p.run_at, p.started_at, p.attempts
@@ -180,6 +190,29 @@ cross join lateral (
     limit 1
   ) h
 ) o
+cross join lateral (
+  with recursive lanes (lane) as (
+    (select p.lane from rebase.jobs p
+    where c.n > (select share.n from share) and p.finished_at is null and p.crashes > 0 and p.task = live.task
+    order by p.lane limit 1)
+    union all
+    select (
+      select p.lane from rebase.jobs p
+      where p.finished_at is null and p.crashes > 0 and p.task = live.task and p.lane > l.lane
+      order by p.lane limit 1)
+    from lanes l
+    where l.lane is not null
+  )
+  select min(h.run_at) as oldest
+  from (select lanes.lane from lanes where lanes.lane is not null limit (select share.n from share)) l
+  cross join lateral (
+    select p.run_at
+    from rebase.jobs p
+    where p.finished_at is null and p.crashes > 0 and p.task = live.task and p.lane = l.lane and p.status = 'pending' and p.run_at <= now()
+    order by p.run_at, p.id
+    limit 1
+  ) h
+) r
 left join lateral (
   select jsonb_object_agg(g.attempts, g.n) as attempts
   from (select u.attempts, count(*) as n from unnest(c.attempts) u (attempts) group by u.attempts) g

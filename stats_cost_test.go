@@ -71,6 +71,19 @@ func TestM1StatsReadsNoHistory(t *testing.T) {
 	require.Len(t, s.Tasks, 21, "the dead letters are of one task")
 }
 
+// M1: nor does it read all that was reaped, as after a bad deployment.
+func TestM1StatsReadsReapedJobsUpToTheCap(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.exec(`insert into rebase.jobs (task, lane, run_at, crashes) select 't' || i % 2, 'l' || i % 3, now() - i * interval '1 s', 1 from generate_series(1, 60000) i`)
+	for _, state := range []string{`select 1`, `vacuum analyze rebase.jobs`} {
+		d.exec(state)
+		buffers, _, plans := d.explained()
+		t.Logf("after %s: %d buffers", state, buffers)
+		require.Less(t, buffers, 3*rebase.StatsCap, plans)
+	}
+}
+
 // M1: with 10 million finished and 100,000 live rows the server takes less than 20 ms.
 func TestM1StatsTakesTwentyMillisecondsWithTenMillionRows(t *testing.T) {
 	if os.Getenv("REBASE_LONG") == "" {

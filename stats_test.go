@@ -141,6 +141,24 @@ func TestM1StatsBeyondTheCapStillKnowsTheOldestReadyJob(t *testing.T) {
 	require.Equal(t, time.Duration(math.MaxInt64/1000)*time.Microsecond, d.stats().Tasks[0].OldestReady, "no Duration holds more")
 }
 
+// M1: the same of reaped jobs, in a lane behind others; and a task that has nothing but one of
+// them is known beside a task with many.
+func TestM1StatsBeyondTheCapStillKnowsTheOldestReapedJob(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.exec(`insert into rebase.jobs (task, lane, run_at, crashes) select 'a', 'a', now() - interval '1 min', 1 from generate_series(1, $1::int + 1000)`, rebase.StatsCap)
+	d.exec(`insert into rebase.jobs (task, lane, run_at, crashes) values ('a', 'z', now() - interval '1 hour', 1), ('z', '', now() - interval '2 hours', 1)`)
+	oldest := func() time.Duration {
+		s := d.stats()
+		require.Equal(t, []string{"a", "z"}, s.Unserved())
+		require.InDelta(t, 2*time.Hour, s.Tasks[1].OldestReady, float64(time.Minute))
+		return s.Tasks[0].OldestReady
+	}
+	require.InDelta(t, time.Hour, oldest(), float64(time.Minute))
+	d.exec(`insert into rebase.jobs (task, run_at) values ('a', now() - interval '3 hours')`)
+	require.InDelta(t, 3*time.Hour, oldest(), float64(time.Minute), "one that was never reaped, behind them")
+}
+
 // M1: a session that waits for a lock on the queue's tables is counted; those of other
 // databases, whose tables may have the same numbers, are not.
 func TestM1StatsCountsWaitsForLocks(t *testing.T) {
