@@ -4,6 +4,7 @@ package rebase_test
 // them, would run for ever. They are put back, and nothing that somebody holds is.
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -38,6 +39,35 @@ func TestJ11OrphansArePutBackAndNothingElse(t *testing.T) {
 	require.Equal(t, before, list[string](d, `select j::text from rebase.jobs j where id = any($1) order by id`, kept))
 	require.NoError(t, s.Orphans(t.Context()))
 	require.Equal(t, before, list[string](d, `select j::text from rebase.jobs j where id = any($1) order by id`, kept))
+}
+
+// J11: one that was at its last attempt has failed for good, as with the reaper; one that had
+// not begun gets its attempt back. A history that is none is left as it is.
+func TestJ11AnOrphanGetsNoMoreAttemptsThanItHas(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	d := deskOn(t, r.pool, nil)
+	last := []int64{d.orphan(0, "null"), d.orphan(1, "null")}
+	ahead, odd := d.orphan(0, "null"), d.orphan(0, "null")
+	d.exec(`update rebase.jobs set max_attempts = 1`)
+	d.exec(`update rebase.jobs set started_at = null where id = $1`, ahead)
+	d.exec(`update rebase.jobs set history = '7' where id = $1`, odd)
+	w := r.worker(nil)
+	s := rebase.NewStepper(t.Context(), w)
+	t.Cleanup(s.Close)
+	require.NoError(t, s.Orphans(t.Context()))
+	for _, id := range append(last, odd) {
+		require.Equal(t, rebase.StatusFailed, d.status(id))
+		require.Len(t, r.log.matching("ERROR rebase: job failed for good", fmt.Sprint("job_id=", id, " ")), 1)
+	}
+	j := r.job(last[0])
+	require.Equal(t, 1, j.Attempts)
+	require.NotNil(t, j.FinishedAt)
+	require.Len(t, j.History, 1)
+	require.Equal(t, []any{1, "gone", "crashed"}, []any{j.History[0].Attempt, j.History[0].Worker, j.History[0].Outcome})
+	require.Equal(t, "7", tell[string](d, `select history::text from rebase.jobs where id = $1`, odd))
+	j = r.job(ahead)
+	require.Equal(t, []any{rebase.StatusPending, 0}, []any{j.Status, j.Attempts})
 }
 
 // Page by page: an orphan behind two pages of jobs is found.
