@@ -73,10 +73,11 @@ func (f *Firer) Look(ctx context.Context) (due int, err error) {
 func (f *Firer) Fire(ctx context.Context) (all bool, err error) { return f.e.fire(ctx, f.look) }
 
 // Duty is all that a worker does at a time of the host's clock. It returns how long it is
-// until the next time.
+// from its end until the next time.
 func (f *Firer) Duty(ctx context.Context, host time.Time) (time.Duration, error) {
+	began := time.Now()
 	err := f.e.fireDuty(ctx, host)
-	return f.e.duties.fire.Sub(host), err
+	return f.e.duties.fire.Sub(host) - time.Since(began), err
 }
 
 // Tend writes the declarations and brings schedules back, as once a minute.

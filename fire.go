@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -126,24 +127,32 @@ type fireLook struct {
 	now  time.Time     // the database's clock
 }
 
-// fireDuty fires what is due and plans the next time.
+// fireDuty fires what is due and plans the next time. The pause counts from the end of the
+// look: a slow one would else be due again when it ends.
 func (e *engine) fireDuty(ctx context.Context, now time.Time) error {
-	retry := now.Add(fireRetry)
+	began, planned := time.Now(), now.Add(fireRetry)
 	e.set(&e.firedAt, now)
-	e.set(&e.duties.fire, retry)
+	e.set(&e.duties.fire, planned)
+	wait, err := e.lookAndFire(ctx, now)
+	e.planFire(planned, now.Add(time.Since(began)+wait))
+	return err
+}
+
+// lookAndFire returns how long it is until the next look.
+func (e *engine) lookAndFire(ctx context.Context, now time.Time) (wait time.Duration, err error) {
 	tended, err := e.tendSchedules(ctx, now)
 	if err = e.refused(err, now); err != nil {
-		return err
+		return fireRetry, err
 	}
 	look, err := e.lookAtSchedules(ctx)
 	if err != nil {
-		return err
+		return fireRetry, err
 	}
 	all, err := e.fire(ctx, look)
 	if err = e.refused(err, now); err != nil {
-		return err
+		return fireRetry, err
 	}
-	wait := e.firePeriod()
+	wait = e.firePeriod()
 	if look.next >= 0 {
 		wait = min(wait, look.next+time.Millisecond)
 	}
@@ -153,8 +162,7 @@ func (e *engine) fireDuty(ctx context.Context, now time.Time) error {
 	case len(look.due) == fireBatch:
 		wait = 0
 	}
-	e.planFire(retry, now.Add(wait))
-	return nil
+	return wait, nil
 }
 
 // refused passes on an error, except one that the database has with a single row: that is said
@@ -182,8 +190,7 @@ func (e *engine) planFire(planned, next time.Time) {
 // fireOnce fires, for RunOnce, all that is due: a look takes in no more than a batch.
 func (e *engine) fireOnce(ctx context.Context) error {
 	for {
-		now := time.Now()
-		if err := e.fireDuty(ctx, now); err != nil || !e.due(&e.duties.fire, now) {
+		if err := e.fireDuty(ctx, time.Now()); err != nil || !e.due(&e.duties.fire, time.Now()) {
 			return err
 		}
 	}
@@ -289,17 +296,31 @@ func (e *engine) fire(ctx context.Context, look *fireLook) (all bool, err error)
 	if len(f.ids) == 0 {
 		return all, nil
 	}
+	if e.duties.singly {
+		return false, e.fireSingly(ctx, look, good)
+	}
+	began := time.Now()
 	moved, err := e.fireDue(ctx, f)
 	if isRefused(err) {
+		e.duties.singly = true
+		if time.Since(began) > e.dutyLimit() {
+			return false, nil // at the next look: a renewal may be due
+		}
 		return false, e.fireSingly(ctx, look, good)
 	}
 	return all && moved, err
 }
 
-// fireSingly fires one after the other, since one of them is refused: the rest go on.
+// fireSingly fires one after the other, since one of them is refused: the rest go on. It begins
+// anywhere, for there may be no time for all of them. It does so until none is refused.
 func (e *engine) fireSingly(ctx context.Context, look *fireLook, due []*scheduleRow) error {
 	var refused error
-	for _, s := range due {
+	began, first := time.Now(), rand.N(len(due))
+	for i := range due {
+		if time.Since(began) > e.dutyLimit() {
+			return refused
+		}
+		s := due[(first+i)%len(due)]
 		p, err := s.plan()
 		if err != nil {
 			continue // said before
@@ -312,7 +333,17 @@ func (e *engine) fireSingly(ctx context.Context, look *fireLook, due []*schedule
 			refused = cmp.Or(refused, fmt.Errorf("schedule %q: %w", s.ID, err))
 		}
 	}
+	e.duties.singly = refused != nil
 	return refused
+}
+
+// dutyLimit is how long a duty of many rounds goes on before it leaves the rest to its next turn.
+// RunOnce has no other.
+func (e *engine) dutyLimit() time.Duration {
+	if e.once {
+		return time.Hour
+	}
+	return e.roundLimit() / 2
 }
 
 func (e *engine) fireDue(ctx context.Context, f *firing) (all bool, err error) {

@@ -8,8 +8,9 @@ import (
 
 // The recorder does everything over the second connection: it writes results, renews
 // leases, reaps, looks at the heads of lanes and deletes what is old, one after the
-// other. What is due by the clock goes before results, and each of it is short, so
-// that a flood of results never keeps a lease from being renewed.
+// other. What is due by the clock goes before results, so that a flood of results never
+// keeps a lease from being renewed; but results have a turn after each duty, and the duties
+// take turns, so that one that is slow, or due again at once, keeps nothing else waiting.
 //
 // After a lost connection the order is: renew, then results, then the rest. Nothing
 // that a handler has returned is ever forgotten; the fence decides what it is worth.
@@ -26,6 +27,12 @@ type duties struct {
 	tokens   time.Time
 	fire     time.Time
 	orphans  time.Time
+
+	// The recorder's own.
+	last  *time.Time // the duty of the last turn; nil: it was the results'
+	first int        // the duty that is looked at first
+	// singly: schedules are fired one by one, for the database refuses one of them.
+	singly bool
 }
 
 func (e *engine) recordLoop() {
@@ -66,7 +73,7 @@ func (e *engine) quitting() bool {
 func (e *engine) untrusted() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.duties.renew = time.Time{}
+	e.duties.renew, e.duties.last = time.Time{}, nil
 	e.trusted = time.Time{}
 }
 
@@ -75,24 +82,36 @@ func (e *engine) recordNext() (did bool, wait time.Duration, err error) {
 	ctx, now := e.base, time.Now()
 	e.set(&e.beat, now)
 	e.noticeSuspend(now)
-	if e.due(&e.duties.renew, now) {
+	d := &e.duties
+	renew := e.due(&d.renew, now)
+	if d.last != nil && (!renew || d.last == &d.renew) {
+		d.last = nil
+		if did, err := e.recordResults(ctx, now); did || err != nil {
+			return did, 0, err
+		}
+	}
+	if renew {
+		d.last = &d.renew
 		return true, 0, e.renewDuty(ctx, now)
 	}
-	for _, duty := range []struct {
+	list := []struct {
 		at *time.Time
 		do func(context.Context, time.Time) error
 	}{
-		{&e.duties.tokens, e.tokenDuty},
-		{&e.duties.fire, e.fireDuty},
-		{&e.duties.heads, e.headDuty},
-		{&e.duties.reap, e.reapDuty},
-		{&e.duties.owed, e.owedDuty},
-		{&e.duties.reapedAt, e.reapedDuty},
-		{&e.duties.unserved, e.unservedDuty},
-		{&e.duties.purge, e.purgeDuty},
-		{&e.duties.orphans, e.orphanDuty},
-	} {
-		if e.due(duty.at, now) {
+		{&d.tokens, e.tokenDuty},
+		{&d.fire, e.fireDuty},
+		{&d.heads, e.headDuty},
+		{&d.reap, e.reapDuty},
+		{&d.owed, e.owedDuty},
+		{&d.reapedAt, e.reapedDuty},
+		{&d.unserved, e.unservedDuty},
+		{&d.purge, e.purgeDuty},
+		{&d.orphans, e.orphanDuty},
+	}
+	for i := range list {
+		i = (d.first + i) % len(list)
+		if duty := list[i]; e.due(duty.at, now) {
+			d.last, d.first = duty.at, i+1
 			return true, 0, duty.do(ctx, now)
 		}
 	}
