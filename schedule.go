@@ -243,8 +243,9 @@ func timeOrZero(t *time.Time) time.Time {
 }
 
 // writeScheduleSQL inserts or edits. When to fire next is computed anew ($15) only if cron
-// or zone changed; a new offset moves the next firing, not its slot. When nothing changes nothing
-// is written, nor is the row locked, so that a declaration never gets in the way of a firing.
+// or zone changed, and not when a schedule is healed: slots that came while it was broken fire, or
+// count as missed. A new offset moves the next firing, not its slot. When nothing changes nothing is
+// written, nor is the row locked, so that a declaration never gets in the way of a firing.
 const writeScheduleSQL = `
 insert into rebase.schedules as s (id, task, cron, zone, lane, payload, meta, max_attempts, run_offset, spread, catch_up, no_overlap,
   declared, declared_by, next_slot, next_run_at, ahead)
@@ -262,12 +263,12 @@ on conflict (id) do update
 set task = excluded.task, cron = excluded.cron, zone = excluded.zone, lane = excluded.lane, payload = excluded.payload,
   meta = excluded.meta, max_attempts = excluded.max_attempts, run_offset = excluded.run_offset, spread = excluded.spread,
   catch_up = excluded.catch_up, no_overlap = excluded.no_overlap, declared = excluded.declared, declared_by = excluded.declared_by,
-  next_slot = case when s.cron = excluded.cron and s.zone = excluded.zone and s.error is null then s.next_slot else excluded.next_slot end,
+  next_slot = case when s.cron = excluded.cron and s.zone = excluded.zone then coalesce(s.next_slot, excluded.next_slot) else excluded.next_slot end,
   next_run_at = case
-    when s.cron = excluded.cron and s.zone = excluded.zone and s.error is null then s.next_run_at - s.run_offset + excluded.run_offset
+    when s.cron = excluded.cron and s.zone = excluded.zone then coalesce(s.next_run_at - s.run_offset + excluded.run_offset, excluded.next_run_at)
     else excluded.next_run_at
   end,
-  ahead = case when s.cron = excluded.cron and s.zone = excluded.zone and s.error is null then s.ahead else excluded.ahead end,
+  ahead = case when s.cron = excluded.cron and s.zone = excluded.zone and s.next_run_at is not null then s.ahead else excluded.ahead end,
   error = null, version = s.version + 1, updated_at = statement_timestamp()
 where (s.task, s.cron, s.zone, s.lane, s.payload, s.meta, s.max_attempts, s.run_offset, s.spread, s.catch_up, s.no_overlap, s.declared, s.error)
   is distinct from (excluded.task, excluded.cron, excluded.zone, excluded.lane, excluded.payload, excluded.meta, excluded.max_attempts,
