@@ -115,8 +115,8 @@ func (q *Queue) PauseSchedule(ctx context.Context, id string) error {
 update rebase.schedules set paused = true, version = version + 1, updated_at = statement_timestamp() where id = $1 returning id`)
 }
 
-// ResumeSchedule lets a paused schedule fire again, from the next slot on. It returns
-// ErrNotFound if there is none.
+// ResumeSchedule lets a paused schedule fire again, from the next slot on; with a Window, from the
+// next slot whose time to fire is to come. It returns ErrNotFound if there is none.
 func (q *Queue) ResumeSchedule(ctx context.Context, id string) error {
 	for {
 		s, now, err := q.schedule(ctx, id)
@@ -130,7 +130,7 @@ func (q *Queue) ResumeSchedule(ctx context.Context, id string) error {
 		if err != nil {
 			return err
 		}
-		slot, at := p.next(now)
+		slot, at := p.next(s.resumesAfter(now))
 		err = q.changeSchedule(ctx, "resume", id, `
 update rebase.schedules
 set paused = false, next_slot = $2, next_run_at = $3::timestamptz, ahead = coalesce($3::timestamptz - now(), '0'), error = null,
@@ -141,6 +141,17 @@ returning id`, timeOrNil(slot), timeOrNil(at), s.version)
 			return err
 		} // else it was edited or deleted meanwhile
 	}
+}
+
+// resumesAfter is the instant after which the first slot fires when a pause ends: slots count whose
+// time to fire is to come, but none before the one that was next, which may be from before
+// the schedule existed, and in any case those that are to come.
+func (s *scheduleRow) resumesAfter(now time.Time) time.Time {
+	t := now.Add(-s.offset)
+	if next := s.nextSlot.Add(-time.Nanosecond); next.After(t) {
+		t = next
+	}
+	return earlier(t, now)
 }
 
 // schedule reads one schedule, and the database's clock.

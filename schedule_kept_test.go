@@ -4,6 +4,7 @@ package rebase_test
 // edit fires a slot from before the schedule existed.
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -37,4 +38,44 @@ func TestSlotsOfABrokenScheduleAreFiredOrMissedWhoeverHealsIt(t *testing.T) {
 			require.Equal(t, slots, r.count(`true`)+int(after.Missed))
 		})
 	}
+}
+
+// late is the schedule with an id that gives it an offset near the end of its window.
+func late(s rebase.Schedule) rebase.Schedule {
+	for i := 0; rebase.ScheduleOffset(s) < s.Window*99/100; i++ {
+		s.ID = fmt.Sprint("late", i)
+	}
+	return s
+}
+
+// C20, S3: a slot that came before the pause, and fires by its offset after it, fires.
+func TestASlotThatCameBeforeAPauseFiresAfterIt(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := late(rebase.Schedule{Cron: "@hourly", Task: "t", Window: 24 * time.Hour})
+	r.set(s)
+	r.exec(`update rebase.schedules set next_slot = date_trunc('hour', now()) - interval '7 hours', next_run_at = date_trunc('hour', now()) - interval '7 hours' + run_offset`)
+	pause := func() (next, slot time.Time) {
+		require.NoError(t, r.q.PauseSchedule(t.Context(), s.ID))
+		require.NoError(t, r.q.ResumeSchedule(t.Context(), s.ID))
+		return r.state(s.ID).NextRunAt, ask[time.Time](r, `select next_slot from rebase.schedules`).UTC()
+	}
+	before := r.state(s.ID).NextRunAt
+	after, _ := pause()
+	require.Equal(t, before, after)
+
+	// One whose time to fire came in the pause is not made up for.
+	r.exec(`update rebase.schedules set next_slot = next_slot - interval '3 days', next_run_at = next_run_at - interval '3 days'`)
+	now := ask[time.Time](r, `select now()`)
+	after, slot := pause()
+	require.True(t, after.After(now))
+	require.True(t, slot.Before(now), "the next to fire is one that has come")
+
+	// Nor does a schedule fire what came before it existed, or stay where a clock set back left it.
+	r.exec(`update rebase.schedules set next_slot = date_trunc('hour', now()) + interval '1 hour'`)
+	_, slot = pause()
+	require.True(t, slot.After(now))
+	r.exec(`update rebase.schedules set next_slot = date_trunc('hour', now()) + interval '9 hours'`)
+	_, slot = pause()
+	require.LessOrEqual(t, slot.Sub(now), 2*time.Hour)
 }
