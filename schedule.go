@@ -268,7 +268,10 @@ set task = excluded.task, cron = excluded.cron, zone = excluded.zone, lane = exc
     when s.cron = excluded.cron and s.zone = excluded.zone then coalesce(s.next_run_at - s.run_offset + excluded.run_offset, excluded.next_run_at)
     else excluded.next_run_at
   end,
-  ahead = case when s.cron = excluded.cron and s.zone = excluded.zone and s.next_run_at is not null then s.ahead else excluded.ahead end,
+  ahead = case
+    when s.cron = excluded.cron and s.zone = excluded.zone and s.next_run_at is not null then greatest(s.ahead - s.run_offset + excluded.run_offset, '0')
+    else excluded.ahead
+  end,
   error = null, version = s.version + 1, updated_at = statement_timestamp()
 where (s.task, s.cron, s.zone, s.lane, s.payload, s.meta, s.max_attempts, s.run_offset, s.spread, s.catch_up, s.no_overlap, s.declared, s.error)
   is distinct from (excluded.task, excluded.cron, excluded.zone, excluded.lane, excluded.payload, excluded.meta, excluded.max_attempts,

@@ -79,3 +79,25 @@ func TestASlotThatCameBeforeAPauseFiresAfterIt(t *testing.T) {
 	_, slot = pause()
 	require.LessOrEqual(t, slot.Sub(now), 2*time.Hour)
 }
+
+// S2, S3: a wider window only moves the next firing; it is no clock that was set back, which would anchor
+// the schedule to a slot from before it existed.
+func TestAWiderWindowFiresNoSlotFromBeforeTheSchedule(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	wide := late(rebase.Schedule{Cron: "@hourly", Task: "t", Window: 24 * time.Hour})
+	narrow := wide
+	narrow.Window = 0
+	r.set(narrow)
+	slot := r.state(wide.ID).NextRunAt
+	f := r.firer()
+	for _, s := range []rebase.Schedule{wide, narrow, wide} {
+		r.set(s)
+		require.NoError(t, f.Tend(t.Context()))
+		require.Equal(t, slot.Add(rebase.ScheduleOffset(s)), r.state(wide.ID).NextRunAt)
+	}
+	// After it the clock is still seen to be set back.
+	r.exec(`update rebase.schedules set next_slot = next_slot + interval '3 days', next_run_at = next_run_at + interval '3 days'`)
+	require.NoError(t, f.Tend(t.Context()))
+	require.Less(t, r.state(wide.ID).NextRunAt.Sub(slot), 25*time.Hour)
+}
