@@ -1,6 +1,7 @@
 package rebase
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -12,23 +13,37 @@ import (
 // are brought back. It reads more than what is due, so no firing waits for it twice, and what
 // it finds unchanged it neither writes nor locks.
 
-// tendSchedules does so if it is time, and says whether all of it is done.
+// tendSchedules does so if it is time, and says whether all of it is done. What was refused, or is
+// locked by somebody, is tried again soon, by itself.
 func (e *engine) tendSchedules(ctx context.Context, now time.Time) (done bool, err error) {
-	if now.Sub(e.tended) < firePeriod {
+	d := &e.duties
+	all := now.Sub(e.tended) >= firePeriod
+	switch {
+	case !all && len(d.undeclared) == 0:
 		return true, nil
+	case now.Before(d.declareAt):
+		return false, nil
 	}
-	err = e.declare(ctx)
-	if isLockTimeout(err) {
-		return false, nil // somebody else is writing it
+	began, ids := time.Now(), d.undeclared
+	if all {
+		ids = e.scheduleIDs
 	}
-	if err == nil {
-		err = e.bringBack(ctx)
+	left, err := e.declare(ctx, ids)
+	if all && (err == nil || isRefused(err)) {
+		err = cmp.Or(e.bringBack(ctx), err)
 	}
-	if err != nil {
+	d.declareAt = now.Add(time.Since(began) + fireRetry)
+	if err != nil && !isRefused(err) {
 		return false, err
 	}
-	e.tended = now
-	return true, nil
+	d.undeclared = left
+	if all {
+		e.tended = now
+	}
+	if isLockTimeout(err) {
+		err = nil // somebody else is writing it
+	}
+	return len(left) == 0, err
 }
 
 // newerSQL reads the clock; since when this worker has been there ($3, if it is known
@@ -44,18 +59,19 @@ select now(), me.since, coalesce((
 from (select coalesce($3::timestamptz, (select w.started_at from rebase.workers w where w.id = $2), now()) as since) me`
 
 // declare writes the schedules of the code where they differ from the table's; but not over
-// those that a live worker has declared otherwise, which may be the next version's.
-func (e *engine) declare(ctx context.Context) error {
-	if len(e.scheduleIDs) == 0 {
-		return nil
+// those that a live worker has declared otherwise, which may be the next version's. It returns
+// those that it could not write.
+func (e *engine) declare(ctx context.Context, ids []string) (left []string, err error) {
+	if len(ids) == 0 {
+		return nil, nil
 	}
 	var now time.Time
 	taken := map[string]bool{}
-	args := []any{e.scheduleIDs, e.id, timeOrNil(e.since)}
-	err := e.results.round(ctx, e.roundLimit(), statement{newerSQL, args, func(rows pgx.Rows) error {
-		var ids []string
-		_, err := pgx.ForEachRow(rows, []any{&now, &e.since, &ids}, func() error {
-			for _, id := range ids {
+	args := []any{ids, e.id, timeOrNil(e.since)}
+	err = e.results.round(ctx, e.roundLimit(), statement{newerSQL, args, func(rows pgx.Rows) error {
+		var newer []string
+		_, err := pgx.ForEachRow(rows, []any{&now, &e.since, &newer}, func() error {
+			for _, id := range newer {
 				taken[id] = true
 			}
 			return nil
@@ -63,22 +79,62 @@ func (e *engine) declare(ctx context.Context) error {
 		return err
 	}})
 	if err != nil {
-		return err
+		return ids, err
 	}
+	var mine []string
 	var statements []statement
-	for _, id := range e.scheduleIDs {
+	for _, id := range ids {
 		if !taken[id] {
-			statements = append(statements, e.w.schedules[id].write(now.UTC(), e.id))
+			mine, statements = append(mine, id), append(statements, e.w.schedules[id].write(now.UTC(), e.id))
 		}
 	}
-	for len(statements) > 0 {
-		n := min(len(statements), 200)
-		if err := e.results.round(ctx, e.roundLimit(), statements[:n]...); err != nil {
-			return err
-		}
-		statements = statements[n:]
+	rest, err := e.apart(ctx, statements)
+	for _, i := range rest {
+		left = append(left, mine[i])
 	}
-	return nil
+	return left, err
+}
+
+// apartRows bounds a round of apart.
+const apartRows = 200
+
+// apart runs statements that don't depend on each other: many in a round, and those of a round that is
+// refused each in its own, for as long as a duty may take. left are those that there was no
+// time for and then, since they are to be tried again last, those that were refused.
+func (e *engine) apart(ctx context.Context, statements []statement) (left []int, err error) {
+	end := time.Now().Add(e.dutyLimit())
+	var bad []int
+	for first := 0; first < len(statements); first += apartRows {
+		list := statements[first:min(first+apartRows, len(statements))]
+		if time.Now().After(end) {
+			for i := range list {
+				left = append(left, first+i)
+			}
+			continue
+		}
+		whole := e.results.round(ctx, e.roundLimit(), list...)
+		if whole == nil {
+			continue
+		} else if !isRefused(whole) {
+			return nil, whole
+		}
+		for i := range list {
+			if time.Now().After(end) {
+				left, err = append(left, first+i), cmp.Or(err, whole)
+				continue
+			}
+			one := e.results.round(ctx, e.roundLimit(), list[i])
+			if one != nil && !isRefused(one) {
+				return nil, one
+			} else if one != nil {
+				bad = append(bad, first+i)
+			}
+			if err == nil || isLockTimeout(err) {
+				err = cmp.Or(one, err)
+			}
+		}
+	}
+	return append(left, bad...), err
 }
 
 // astraySQL finds schedules that were marked as broken, and those whose next firing is much
@@ -131,6 +187,7 @@ func (e *engine) bringBack(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var statements []statement
 	for _, s := range rows {
 		p, err := s.plan()
 		if err != nil {
@@ -141,10 +198,10 @@ func (e *engine) bringBack(ctx context.Context) error {
 			sql = healSQL
 		}
 		slot, at := p.next(now.UTC().Add(-p.offset))
-		err = e.results.round(ctx, e.roundLimit(), statement{sql: sql, args: []any{s.ID, timeOrNil(slot), timeOrNil(at), s.version}})
-		if err != nil && !isRefused(err) { // refused: locked by somebody; in a minute
-			return err
-		}
+		statements = append(statements, statement{sql: sql, args: []any{s.ID, timeOrNil(slot), timeOrNil(at), s.version}})
+	}
+	if _, err := e.apart(ctx, statements); err != nil && !isRefused(err) { // refused: locked by somebody; in a minute
+		return err
 	}
 	return nil
 }

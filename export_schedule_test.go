@@ -82,7 +82,7 @@ func (f *Firer) Duty(ctx context.Context, host time.Time) (time.Duration, error)
 
 // Tend writes the declarations and brings schedules back, as once a minute.
 func (f *Firer) Tend(ctx context.Context) error {
-	f.e.tended = time.Time{}
+	f.e.tended, f.e.duties.declareAt = time.Time{}, time.Time{}
 	_, err := f.e.tendSchedules(ctx, time.Now())
 	return err
 }
@@ -91,7 +91,7 @@ func (f *Firer) Tend(ctx context.Context) error {
 func (f *Firer) AsRun() { f.e.once = false }
 
 // Tended says whether all of the last Tend was done.
-func (f *Firer) Tended() bool { return !f.e.tended.IsZero() }
+func (f *Firer) Tended() bool { return len(f.e.duties.undeclared) == 0 }
 
 // Told says what becomes of the plan for the next look when a change is notified before, or
 // during, a look: whether the next is at once.

@@ -140,9 +140,13 @@ func (e *engine) fireDuty(ctx context.Context, now time.Time) error {
 
 // lookAndFire returns how long it is until the next look.
 func (e *engine) lookAndFire(ctx context.Context, now time.Time) (wait time.Duration, err error) {
+	began := time.Now()
 	tended, err := e.tendSchedules(ctx, now)
 	if err = e.refused(err, now); err != nil {
 		return fireRetry, err
+	}
+	if time.Since(began) > e.dutyLimit() {
+		return 0, nil // a renewal may be due
 	}
 	look, err := e.lookAtSchedules(ctx)
 	if err != nil {

@@ -32,7 +32,9 @@ type duties struct {
 	last  *time.Time // the duty of the last turn; nil: it was the results'
 	first int        // the duty that is looked at first
 	// singly: schedules are fired one by one, for the database refuses one of them.
-	singly bool
+	singly     bool
+	undeclared []string  // schedules of the code that could not be written
+	declareAt  time.Time // not before
 }
 
 func (e *engine) recordLoop() {
