@@ -18,7 +18,7 @@ func SlotsAt(s Schedule, from, now time.Time) (fire []time.Time, missed int, nex
 	if err != nil {
 		return nil, 0, time.Time{}, err
 	}
-	fire, missed, next = p.slots(from.Add(p.offset).Add(-p.offset), now, false)
+	fire, missed, next = p.slots(from.Add(p.offset).Add(-p.offset), now, false, 10_000)
 	return fire, missed, next, nil
 }
 

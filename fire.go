@@ -78,7 +78,7 @@ with u as (
   update rebase.schedules s
   set next_slot = u.next_slot,
     next_run_at = u.next_slot + s.run_offset,
-    ahead = coalesce(u.next_slot + s.run_offset - now(), '0'),
+    ahead = greatest(u.next_slot + s.run_offset - now(), '0'),
     missed = s.missed + u.missed + u.overlaps::int,
     last_slot = case when u.overlaps then s.last_slot else greatest(s.last_slot, u.last_slot) end,
     last_job = case
@@ -124,6 +124,7 @@ where ctid = any(array(select s.ctid from rebase.schedule_slots s where s.fired_
 type fireLook struct {
 	due  []*scheduleRow
 	next time.Duration // until the next is due; negative: none
+	more bool          // slots of these are left for the next look
 	now  time.Time     // the database's clock
 }
 
@@ -161,10 +162,12 @@ func (e *engine) lookAndFire(ctx context.Context, now time.Time) (wait time.Dura
 		wait = min(wait, look.next+time.Millisecond)
 	}
 	switch {
-	case !all || !tended:
+	case !all:
 		wait = min(wait, fireRetry)
-	case len(look.due) == fireBatch:
+	case len(look.due) == fireBatch || look.more:
 		wait = 0
+	case !tended:
+		wait = min(wait, fireRetry)
 	}
 	return wait, nil
 }
@@ -229,57 +232,13 @@ func (e *engine) lookAtSchedules(ctx context.Context) (*fireLook, error) {
 	return look, err
 }
 
-// slots decides what becomes of a due schedule: which slots fire, how many count as
-// missed, and which is next. moved says that next_run_at was moved by hand, perhaps to an
-// instant that is no slot: then the latest slot fires.
-func (p *plannedSchedule) slots(from, now time.Time, moved bool) (fire []time.Time, missed int, next time.Time) {
-	until := now.Add(-p.offset)
-	n, last := p.expr.Count(from.Add(-time.Nanosecond), until, p.loc, 1_000_000)
-	keep := p.CatchUp.column()
-	switch {
-	case n == 0 && !moved:
-		next, _ = p.next(until)
-		return nil, 0, next
-	case n == 0:
-		n, keep, last = 1, 1, p.expr.Prev(until, p.loc)
-	case n == 1 && now.Sub(last.Add(p.offset)) <= fireGrace:
-		keep = 1 // on time
-	case p.NoOverlap:
-		keep = min(keep, 1)
-	}
-	keep = min(keep, n)
-	for slot := last; len(fire) < keep && !slot.IsZero(); slot = p.expr.Prev(slot.Add(-time.Nanosecond), p.loc) {
-		fire = append(fire, slot)
-	}
-	next, _ = p.next(last)
-	return fire, n - len(fire), next
-}
-
-// firing is the arguments of fireSQL.
-type firing struct {
-	ids, slotIDs     []string
-	versions, missed []int64
-	seen, slots      []time.Time
-	nexts, lasts     []*time.Time
-}
-
-func (f *firing) add(s *scheduleRow, p *plannedSchedule, now time.Time) {
-	fire, missed, next := p.slots(s.NextRunAt.Add(-s.offset), now, s.moved())
-	var last time.Time
-	for _, slot := range fire {
-		f.slotIDs, f.slots = append(f.slotIDs, s.ID), append(f.slots, slot)
-		last = fire[0]
-	}
-	f.ids, f.versions, f.missed, f.seen = append(f.ids, s.ID), append(f.versions, s.version), append(f.missed, int64(missed)), append(f.seen, s.NextRunAt)
-	f.nexts, f.lasts = append(f.nexts, timeOrNil(next)), append(f.lasts, timeOrNil(last))
-}
-
-// fire makes the jobs of what is due, and says whether it could move all of it on.
+// fire makes the jobs of what is due, and says whether it could move all of it on; look.more,
+// whether some of it is due again.
 func (e *engine) fire(ctx context.Context, look *fireLook) (all bool, err error) {
 	all = true
 	var broken []statement
 	var good []*scheduleRow
-	f := new(firing)
+	f := &firing{room: fireSlots, bytes: fireBytes}
 	for _, s := range look.due {
 		p, err := s.plan()
 		if err != nil {
@@ -303,6 +262,7 @@ func (e *engine) fire(ctx context.Context, look *fireLook) (all bool, err error)
 	if e.duties.singly {
 		return false, e.fireSingly(ctx, look, good)
 	}
+	look.more = f.more
 	began := time.Now()
 	moved, err := e.fireDue(ctx, f)
 	if isRefused(err) {
@@ -329,7 +289,7 @@ func (e *engine) fireSingly(ctx context.Context, look *fireLook, due []*schedule
 		if err != nil {
 			continue // said before
 		}
-		f := new(firing)
+		f := &firing{room: fireSlots / 10, bytes: fireBytes / 10} // it may be too slow for more
 		f.add(s, p, look.now.UTC())
 		if _, err := e.fireDue(ctx, f); err != nil && !isRefused(err) {
 			return err
