@@ -187,16 +187,16 @@ func (e *engine) judge(cause error, a *attempt, completing bool, err error) (o o
 		err = errNotCommitted // counts only if the row doesn't say otherwise
 	}
 	text := "(its text could not be read)"
-	if !apart(func() { text = errorText(err); o = e.judgeError(cause, a, err, text) }) {
+	if !isolated(func() { text = errorText(err); o = e.judgeError(cause, a, err, text) }) {
 		e.log.Error("rebase: what judges a handler's error called runtime.Goexit; the default is used", "worker", e.id)
 		o = outcome{kind: kindFailed, delay: defaultBackoff.delay(a.job.Attempts), err: text, cause: err}
 	}
 	return o
 }
 
-// apart runs the user's code in a goroutine of its own, which it may end, and says whether it
+// isolated runs the user's code in a goroutine of its own, which it may end, and says whether it
 // returned.
-func apart(f func()) (returned bool) {
+func isolated(f func()) (returned bool) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rebasejobs/rebase"
@@ -56,4 +57,18 @@ func TestJ13GoexitInABackoffEndsNoWatch(t *testing.T) {
 	})
 	r.until(func() bool { return r.count("status = 'failed'") == 2 }, "both have timed out")
 	require.NoError(t, s.stop())
+}
+
+// J17: nor does one in Archive end the recorder: results go on, and the jobs stay.
+func TestJ17GoexitInArchiveEndsNoRecorder(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.enqueue("x", nil)
+	require.Equal(t, 1, r.once("x", nil, succeed))
+	r.exec("update rebase.jobs set finished_at = now() - interval '10 days', created_at = now() - interval '10 days'")
+	archive := func(context.Context, pgx.Tx, []*rebase.Job) error { runtime.Goexit(); return nil }
+	r.handle("x", &rebase.WorkerOptions{Retention: rebase.Retention{Archive: archive}}, succeed)
+	r.until(func() bool { return len(r.log.matching("runtime.Goexit")) > 0 }, "it is told")
+	r.ends(r.enqueue("x", nil), rebase.StatusSucceeded)
+	require.Equal(t, 2, r.count("true"))
 }

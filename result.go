@@ -1,14 +1,10 @@
 package rebase
 
 import (
-	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // How outcomes get into rows. An outcome is written where id and fence still agree,
@@ -264,78 +260,6 @@ func (e *engine) recordStatement(r *record) statement {
 	}}
 }
 
-// unrecorded puts a round's jobs back. After anything but a lost connection one of
-// them may be to blame: from then on each goes alone, until all have gone through.
-func (e *engine) unrecorded(r *record, over []*claim, err error) {
-	a, ledger := e.putBack(r, over, err)
-	if ledger {
-		e.log.Warn("rebase: rows of rebase.claims can't be deleted; it is tried again", "error", err, "worker", e.id)
-	}
-	if a != nil {
-		e.log.Error("rebase: a result can't be recorded; it is tried again", "job_id", a.job.ID, "task", a.job.Task, "error", err, "worker", e.id)
-	}
-}
-
-// A postponed piece of work was refused.
-type postponed struct {
-	at      time.Time
-	refused int // times in a row
-}
-
-// refuse plans the next try: after 1 s, doubling to 1 min.
-func (p *postponed) refuse() {
-	p.at = time.Now().Add(refusal(p.refused))
-	p.refused++
-}
-
-// putBack returns the one that is to blame, where that is known, and whether the rows of the
-// ledger may be, for the first time in a row.
-func (e *engine) putBack(r *record, over []*claim, err error) (refused *attempt, ledger bool) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.over = append(e.over, over...)
-	e.overtaken()
-	all := e.unsent(append(r.quick, r.others...))
-	if !isLost(err) && len(over) > 0 { // results are not to wait for whoever stands in the ledger's way
-		for _, c := range over {
-			c.attempts = nil // these may have to wait for long
-		}
-		e.ledger.refuse()
-		e.outbox = append(all, e.outbox...)
-		e.changed.set()
-		return nil, e.ledger.refused == 1
-	}
-	if !isLost(err) {
-		if len(all) == 1 {
-			e.later = append(e.later, deferred{all[0], time.Now().Add(refusal(all[0].refused))})
-			all[0].refused++
-			if e.once {
-				e.onceErr = cmp.Or(e.onceErr, fmt.Errorf("job %d: its result can't be recorded: %w", all[0].job.ID, err))
-				e.changed.set()
-			}
-			return all[0], false
-		}
-		e.alone = len(all)
-	} else {
-		e.cutAt = time.Now()
-		for _, a := range all {
-			e.reconsider(a)
-		}
-	}
-	e.outbox = append(all, e.outbox...)
-	return nil, false
-}
-
-// refusal is the time until what was refused so often before is sent again: 1 s, doubling to 1
-// min.
-func refusal(before int) time.Duration { return min(time.Second<<min(before, 10), time.Minute) }
-
-// A deferred job's result is sent again at a later time.
-type deferred struct {
-	attempt *attempt
-	at      time.Time
-}
-
 // recorded settles what the server has confirmed, and asks about the rest.
 func (e *engine) recorded(r *record) {
 	now := time.Now()
@@ -416,10 +340,4 @@ func (e *engine) logDead() {
 		e.log.Error("rebase: job failed for good", "job_id", a.job.ID, "task", a.job.Task, "attempt", a.job.Attempts,
 			"max_attempts", a.job.MaxAttempts, "worker", e.id, "error", storable(a.outcome.err, 500))
 	}
-}
-
-// isRefused tells a statement that the table refused from a connection that broke.
-func isRefused(err error) bool {
-	_, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && !isLost(err)
 }

@@ -205,18 +205,24 @@ type archiveError struct{ text string }
 
 func (e *archiveError) Error() string { return "retention: archive: " + e.text }
 
-// callArchive keeps a panic of the user's function from ending the process.
-func callArchive(ctx context.Context, tx pgx.Tx, jobs []*Job, archive func(context.Context, pgx.Tx, []*Job) error) (err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			err = &archiveError{"panic: " + panicText(v)}
+// callArchive keeps a panic of the user's function from ending the process, and runtime.Goexit from
+// ending the recorder.
+func callArchive(ctx context.Context, tx pgx.Tx, jobs []*Job, archive func(context.Context, pgx.Tx, []*Job) error) error {
+	err := error(&archiveError{"it called runtime.Goexit"})
+	isolated(func() {
+		defer func() {
+			if v := recover(); v != nil {
+				err = &archiveError{"panic: " + panicText(v)}
+			}
+		}()
+		if said := archive(ctx, tx, jobs); said != nil {
+			err = &archiveError{errorText(said)}
+		} else {
+			err = nil
 		}
-	}()
-	if err := archive(ctx, tx, jobs); err != nil {
-		return &archiveError{errorText(err)}
+	})
+	if err == nil && tx.Conn().PgConn().IsBusy() { // nothing could be committed
+		err = &archiveError{"it left rows of tx.Query open"}
 	}
-	if tx.Conn().PgConn().IsBusy() { // nothing could be committed
-		return &archiveError{"it left rows of tx.Query open"}
-	}
-	return nil
+	return err
 }

@@ -118,7 +118,7 @@ func (e *engine) timedOut(a *attempt) {
 // waited for it.
 func (e *engine) timeoutOutcome(a *attempt) outcome {
 	o := outcome{kind: kindFailed, cause: ErrTimeout, err: "attempt timed out after " + a.timeout.String()}
-	if !apart(func() {
+	if !isolated(func() {
 		o.delay = e.delay(a, a.job.Attempts, ErrTimeout)
 		e.suspect(a, &o, ErrTimeout)
 	}) {
