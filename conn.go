@@ -46,12 +46,14 @@ const (
 
 	// set_config, not SET: it takes parameters and lasts for the transaction, so
 	// that it leaks nowhere behind a transaction pooler. search_path shuts out
-	// decoys; styles and zone make times readable, those in a history too (there
+	// decoys; Go's texts are UTF8, and another encoding would end a claim of what it
+	// lacks; styles and zone make times readable, those in a history too (there
 	// were zones with odd seconds once). The planner's settings leave
 	// the one good plan of every statement, on an empty table too, and the generic
 	// plan saves planning each claim anew. JIT never pays for these statements.
 	settingsSQL = `
 select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true),
+  pg_catalog.set_config('client_encoding', 'UTF8', true),
   pg_catalog.set_config('datestyle', 'ISO', true),
   pg_catalog.set_config('timezone', 'UTC', true),
   pg_catalog.set_config('intervalstyle', 'postgres', true),
@@ -76,6 +78,7 @@ select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true),
 	// tempt it to read and sort all of it for one page.
 	operatorSettingsSQL = `
 select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true),
+  pg_catalog.set_config('client_encoding', 'UTF8', true),
   pg_catalog.set_config('datestyle', 'ISO', true),
   pg_catalog.set_config('timezone', 'UTC', true),
   pg_catalog.set_config('intervalstyle', 'postgres', true),

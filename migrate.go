@@ -179,8 +179,9 @@ func newestVersion() int {
 
 // Check tells whether this binary can work on the database: the schema is there
 // and of a version that fits, the role has the grants that a worker needs, the
-// encoding is UTF8, and the server takes writes. It returns a *SchemaError that
-// says what to do, or the error of the connection. Worker.Run calls it.
+// encodings of the database and of the pool's sessions are UTF8, and the server takes
+// writes. It returns a *SchemaError that says what to do, or the error of the
+// connection. Worker.Run calls it.
 func (q *Queue) Check(ctx context.Context) error {
 	return pgx.BeginTxFunc(ctx, q.pool, pgx.TxOptions{}, func(tx pgx.Tx) error { return check(ctx, tx) })
 }
@@ -212,8 +213,14 @@ func schemaError(version int, reason string) error {
 	return &SchemaError{Version: version, Supports: newestVersion(), Reason: reason}
 }
 
+// A worker calls it under settings of its own, which hide the session's encoding, so it looks at
+// what the session began with too: LISTEN is under no settings.
 const checkServerSQL = `
 select pg_catalog.current_setting('server_encoding'),
+  coalesce(nullif(pg_catalog.pg_client_encoding(), 'UTF8'), (
+    select pg_catalog.pg_encoding_to_char(pg_catalog.pg_char_to_encoding(s.reset_val::pg_catalog.name))
+    from pg_catalog.pg_settings s
+    where s.name operator(pg_catalog.=) 'client_encoding')),
   pg_catalog.current_setting('transaction_read_only') operator(pg_catalog.=) 'on',
   coalesce((
     select pg_catalog.string_agg(pg_catalog.concat(w.privilege, ' on ', w.name), ', ')
@@ -229,14 +236,16 @@ select pg_catalog.current_setting('server_encoding'),
     end), '')`
 
 func checkServer(ctx context.Context, db querier, version int) error {
-	var encoding, missing string
+	var encoding, session, missing string
 	var readOnly bool
-	if err := db.QueryRow(ctx, checkServerSQL).Scan(&encoding, &readOnly, &missing); err != nil {
+	if err := db.QueryRow(ctx, checkServerSQL).Scan(&encoding, &session, &readOnly, &missing); err != nil {
 		return err
 	}
 	switch {
 	case encoding != "UTF8":
 		return schemaError(version, fmt.Sprintf("the database's encoding is %s, and must be UTF8", encoding))
+	case session != "UTF8": // enqueues run on the pool's sessions as they are
+		return schemaError(version, fmt.Sprintf("the session's client_encoding is %s, and must be UTF8: set it for the role, the database or the connection", session))
 	case missing != "":
 		return schemaError(version, "the role lacks privileges: "+missing)
 	case readOnly:

@@ -86,6 +86,7 @@ const beginSQL = `begin isolation level read committed read write`
 
 const settingsSQL = `
 select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true),
+  pg_catalog.set_config('client_encoding', 'UTF8', true),
   pg_catalog.set_config('datestyle', 'ISO', true),
   pg_catalog.set_config('timezone', 'UTC', true),
   pg_catalog.set_config('intervalstyle', 'postgres', true),

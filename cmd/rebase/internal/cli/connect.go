@@ -88,8 +88,8 @@ func visitAll[T any](ctx context.Context, d *db, list func(context.Context) iter
 // settingsSQL makes a transaction independent of the role's settings, and lets the planner
 // see the parameters, which the partial indexes need.
 const settingsSQL = `
-select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true), pg_catalog.set_config('jit', 'off', true),
-  pg_catalog.set_config('plan_cache_mode', 'force_custom_plan', true), pg_catalog.set_config('lock_timeout', '2s', true),
+select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true), pg_catalog.set_config('client_encoding', 'UTF8', true),
+  pg_catalog.set_config('jit', 'off', true), pg_catalog.set_config('plan_cache_mode', 'force_custom_plan', true), pg_catalog.set_config('lock_timeout', '2s', true),
   pg_catalog.set_config('enable_seqscan', 'off', true), pg_catalog.set_config('statement_timeout', $1, true)`
 
 // in runs f in a transaction of its own, for what rebase.Queue doesn't offer.
