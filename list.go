@@ -199,13 +199,13 @@ func (q *Queue) page(ctx context.Context, w walk, args []any, after *Job, size i
 }
 
 // redriveSQL makes the dead letters $1 pending again, those that are still dead. Relies on
-// the primary key.
+// the primary key; by id, see retrySQL.
 const redriveSQL = `
 with u as materialized (
-  select x.ctid
+  select x.id
   from unnest($1::bigint[]) i (id)
   cross join lateral (
-    select p.ctid
+    select p.id
     from rebase.jobs p
     where p.id = i.id and p.dead
     for no key update skip locked
@@ -215,7 +215,7 @@ with u as materialized (
   set status = 'pending', dead = false, fence = 0, attempts = 0, crashes = 0, setbacks = 0, run_at = now(), finished_at = null,
     started_at = null, locked_until = null, updated_at = now()
   from u
-  where j.ctid = u.ctid
+  where j.id = u.id
   returning j.task
 ), asked as materialized (
   select rebase.wake(t.task, $2::int) as answer

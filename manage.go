@@ -125,10 +125,11 @@ func (r *stateResult) read(rows pgx.Rows) error {
 }
 
 // retrySQL begins anew: no attempt used, no crash remembered; runs and history stay. $3: only a
-// dead letter.
+// dead letter. The lock may be had only after a change, of a version that the statement's snapshot
+// doesn't know; so the update goes by id and not by ctid.
 const retrySQL = `
 with old as (
-  select j.ctid, j.status, j.finished_at, j.dead
+  select j.id, j.status, j.finished_at, j.dead
   from rebase.jobs j
   where j.id = $1::bigint
   for no key update
@@ -137,7 +138,7 @@ with old as (
   set status = 'pending', dead = false, fence = 0, attempts = 0, crashes = 0, setbacks = 0, run_at = now(), finished_at = null,
     started_at = null, locked_until = null, updated_at = now()
   from old
-  where j.ctid = old.ctid and old.finished_at is not null and (old.dead or not $3::boolean)
+  where j.id = old.id and old.finished_at is not null and (old.dead or not $3::boolean)
   returning j.id, j.task
 )
 select o.status, o.done
@@ -191,14 +192,14 @@ func (q *Queue) keyTaken(ctx context.Context, id int64) error {
 
 const deleteSQL = `
 with old as (
-  select j.ctid, j.status, j.finished_at
+  select j.id, j.status, j.finished_at
   from rebase.jobs j
   where j.id = $1::bigint
   for update
 ), w as (
   delete from rebase.jobs j
   using old
-  where j.ctid = old.ctid and old.status <> 'running'
+  where j.id = old.id and old.status <> 'running'
   returning j.id
 )
 select old.status, w.id is not null

@@ -305,3 +305,38 @@ func TestJ18AnOperationOutlastsAShortLock(t *testing.T) {
 	require.NoError(t, await(t, ended))
 	require.Equal(t, rebase.StatusCancelled, d.status(id))
 }
+
+// J18: an operation that has waited for a change of the row works on what the change left. It
+// looked at the version of its snapshot once, found it gone, and told an untrue state.
+func TestJ18AnOperationWorksOnTheRowThatItHasWaitedFor(t *testing.T) {
+	t.Parallel()
+	for operation, do := range map[string]func(*desk, int64) error{
+		"retry":  func(d *desk, id int64) error { return d.q.Retry(d.t.Context(), id) },
+		"delete": func(d *desk, id int64) error { return d.q.Delete(d.t.Context(), id) },
+		"cancel": func(d *desk, id int64) error { return d.q.Cancel(d.t.Context(), id, "") },
+	} {
+		for _, change := range []string{
+			`update rebase.jobs set meta = '{"seen": "yes"}' where id = $1`,
+			`update rebase.jobs set status = 'cancelled', dead = false, fence = 0, finished_at = now(), locked_until = null where id = $1`,
+		} {
+			t.Run(operation, func(t *testing.T) {
+				t.Parallel()
+				d := newDesk(t)
+				id := d.enqueue("t", nil).ID
+				if operation != "cancel" {
+					d.ended(id, rebase.StatusFailed)
+				}
+				tx := d.begin(pgx.TxOptions{})
+				_, err := tx.Exec(t.Context(), change, id)
+				require.NoError(t, err)
+				done := make(chan error, 1)
+				go func() { done <- do(d, id) }()
+				d.waits(1)
+				require.NoError(t, tx.Commit(t.Context()))
+				require.NoError(t, await(t, done))
+				require.Equal(t, operation == "delete", d.jobs() == 0)
+				require.Equal(t, operation == "retry", tell[int](d, `select count(*) from rebase.jobs where status = 'pending'`) == 1)
+			})
+		}
+	}
+}
