@@ -55,7 +55,8 @@ type Item struct {
 type Enqueued struct {
 	// ID of the job made or, for a duplicate, of the job that has the key. It is 0
 	// for a duplicate whose job can't be seen: it ended in the meantime, or is newer
-	// than the snapshot of the caller's transaction.
+	// than the snapshot of the caller's transaction, or Enqueue and EnqueueMany could
+	// not look for it once their jobs were there.
 	ID        int64
 	Duplicate bool
 }
@@ -169,19 +170,27 @@ type querier interface {
 }
 
 // insertJobs makes the jobs and tells which were duplicates, and of what.
-func insertJobs(ctx context.Context, db querier, rows []jobRow, mode NotifyMode) (done []Enqueued, err error) {
-	if len(rows) == 1 {
-		done, err = insertOne(ctx, db, &rows[0], mode)
-	} else {
-		done, err = insertMany(ctx, db, rows, mode)
-	}
+func insertJobs(ctx context.Context, db querier, rows []jobRow, mode NotifyMode) ([]Enqueued, error) {
+	done, err := insert(ctx, db, rows, mode)
 	if err == nil {
 		err = findDuplicates(ctx, db, rows, done)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("rebase: enqueue: %w", withAdvice(err))
+	return done, enqueueError(err)
+}
+
+// insert makes the jobs and tells which were duplicates. The ids of those mean nothing yet.
+func insert(ctx context.Context, db querier, rows []jobRow, mode NotifyMode) ([]Enqueued, error) {
+	if len(rows) == 1 {
+		return insertOne(ctx, db, &rows[0], mode)
 	}
-	return done, nil
+	return insertMany(ctx, db, rows, mode)
+}
+
+func enqueueError(err error) error {
+	if err != nil {
+		return fmt.Errorf("rebase: enqueue: %w", withAdvice(err))
+	}
+	return nil
 }
 
 // The conflict target is spelled out: a bare "do nothing" would also swallow a

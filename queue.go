@@ -148,17 +148,31 @@ func first(done []Enqueued, err error) (Enqueued, error) {
 	return done[0], nil
 }
 
-// enqueueOwn inserts on the pool. The statement is a transaction of its own, so a
-// serialisation failure (the role's default isolation may be REPEATABLE READ) can
-// simply be tried again.
+// enqueueOwn inserts on the pool. When the insert has returned, the jobs are there: what becomes
+// of the look for the duplicates' ids, a transaction of its own, is no error of theirs, and never
+// a reason to insert again.
 func (q *Queue) enqueueOwn(ctx context.Context, rows []jobRow) (done []Enqueued, err error) {
+	err = againstConflicts(func() error {
+		done, err = insert(ctx, q.pool, rows, q.notify)
+		return err
+	})
+	if err != nil {
+		return nil, enqueueError(err)
+	}
+	_ = againstConflicts(func() error { return findDuplicates(ctx, q.pool, rows, done) }) // their ids stay 0
+	return done, nil
+}
+
+// againstConflicts runs a statement that is a transaction of its own, so a serialisation failure
+// (the role's default isolation may be REPEATABLE READ) can simply be tried again.
+func againstConflicts(f func() error) (err error) {
 	for range 10 {
-		done, err = insertJobs(ctx, q.pool, rows, q.notify)
+		err = f()
 		if pgErr, ok := errors.AsType[*pgconn.PgError](err); !ok || pgErr.Code != "40001" && pgErr.Code != "40P01" {
 			break
 		}
 	}
-	return done, err
+	return err
 }
 
 // committed wakes this process's workers for jobs that are in the table.
