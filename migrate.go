@@ -227,11 +227,12 @@ select pg_catalog.current_setting('server_encoding'),
     from (values ('jobs', 'select'), ('jobs', 'insert'), ('jobs', 'update'), ('jobs', 'delete'),
       ('claims', 'select'), ('claims', 'insert'), ('claims', 'update'), ('claims', 'delete'),
       ('workers', 'select'), ('workers', 'insert'), ('workers', 'update'), ('workers', 'delete'),
-      ('counters', 'select'), ('counters', 'insert'), ('counters', 'update'), ('counters', 'delete'), ('paused', 'select'), ('jobs_id_seq', 'usage'),
+      ('counters', 'select'), ('counters', 'insert'), ('counters', 'update'), ('counters', 'delete'), ('paused', 'select'), ('jobs_id_seq', 'usage'), ('wake', 'execute'),
       ('schedules', 'select'), ('schedules', 'insert'), ('schedules', 'update'), ('schedules', 'delete'),
       ('schedule_slots', 'select'), ('schedule_slots', 'insert'), ('schedule_slots', 'update'), ('schedule_slots', 'delete')) w(name, privilege)
     where not case
       when w.name operator(pg_catalog.=) 'jobs_id_seq' then pg_catalog.has_sequence_privilege(pg_catalog.concat('rebase.', w.name), w.privilege)
+      when w.name operator(pg_catalog.=) 'wake' then pg_catalog.has_function_privilege('rebase.wake(pg_catalog.text, pg_catalog.int4)', w.privilege)
       else pg_catalog.has_table_privilege(pg_catalog.concat('rebase.', w.name), w.privilege)
     end), '')`
 

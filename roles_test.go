@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rebasejobs/rebase"
+	"github.com/rebasejobs/rebase/internal/pgtest"
 )
 
 var documentedSQL = regexp.MustCompile("(?s)<!-- sql: ([a-z ]+) -->\n```sql\n(.*?)```\n")
@@ -137,6 +138,23 @@ func TestJ23AnEnqueuerCanEnqueueAndNothingElse(t *testing.T) {
 		denied(t, err, what)
 	}
 	require.Equal(t, 2, d.drain(map[string]rebase.Handler{"t": succeed}))
+}
+
+// J23: what anybody with USAGE may call doesn't hang on the default privileges of the database, of
+// which Migrate's owner may have taken it away from PUBLIC.
+func TestJ23TheGrantsAreEnoughWhateverTheDefaultPrivilegesAre(t *testing.T) {
+	t.Parallel()
+	d := deskOn(t, pgtest.Empty(t), nil)
+	d.exec(`alter default privileges revoke execute on functions from public`)
+	require.NoError(t, d.q.Migrate(t.Context()))
+	w := d.as("worker")
+	require.NoError(t, w.q.Check(t.Context()))
+	id := w.enqueue("t", nil).ID
+	require.NoError(t, w.q.Cancel(t.Context(), id, ""))
+	w.enqueue("t", nil)
+	require.Equal(t, 1, w.drain(map[string]rebase.Handler{"t": succeed}))
+	d.exec(`revoke execute on function rebase.wake from public`)
+	require.Contains(t, d.requireSchemaError(w.q.Check(t.Context())).Reason, "execute on wake")
 }
 
 // J2, J4: a producer has the whole Go interface for enqueueing, and reads no payload.

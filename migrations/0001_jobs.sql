@@ -129,4 +129,8 @@ create function rebase.wake(task text, mode integer) returns text
     else pg_notify('rebase_jobs', 't:' || task)::text
   end;
 
+-- By default everybody may call a function, but a database's default privileges may say otherwise. Who
+-- can't read the schema can't call it, either; and all that it does is wake.
+grant execute on function rebase.wake(text, integer) to public;
+
 insert into rebase.migrations (version, min_reader) values (1, 1);

@@ -132,4 +132,7 @@ begin atomic
 end;
 -- +goose StatementEnd
 
+-- It has its caller's rights. As for wake, default privileges must not decide.
+grant execute on function rebase.cancel(bigint, text, integer) to public;
+
 insert into rebase.migrations (version, min_reader) values (2, 1);
