@@ -157,6 +157,17 @@ func TestJ23TheGrantsAreEnoughWhateverTheDefaultPrivilegesAre(t *testing.T) {
 	require.Contains(t, d.requireSchemaError(w.q.Check(t.Context())).Reason, "execute on wake")
 }
 
+// J25: a role that may create nothing in the database can migrate a schema that was made for it.
+func TestJ25MigrateNeedsNoMoreThanTheSchemaThatItsRoleOwns(t *testing.T) {
+	t.Parallel()
+	d := deskOn(t, pgtest.Empty(t), nil)
+	owner := d.as("")
+	require.ErrorContains(t, owner.q.Migrate(t.Context()), "may not change the schema")
+	d.exec(`create schema rebase authorization ` + tell[string](owner, `select current_user::text`))
+	require.NoError(t, owner.q.Migrate(t.Context()))
+	require.NoError(t, owner.q.Check(t.Context()))
+}
+
 // J2, J4: a producer has the whole Go interface for enqueueing, and reads no payload.
 func TestJ2AProducerCanEnqueueFromGoAndReadsNoPayload(t *testing.T) {
 	t.Parallel()

@@ -4,7 +4,15 @@
 -- The rule behind every index here: none names "status", as a column or in a predicate. A claim and a
 -- renewal then change no indexed column, so PostgreSQL makes them HOT updates: no index entry is written
 -- while a job goes from pending to running and stays alive.
-create schema if not exists rebase;
+
+-- +goose StatementBegin
+-- "if not exists" would ask for CREATE on the database although a DBA has made the schema already.
+do $$ begin
+  if pg_catalog.to_regnamespace('rebase') is null then
+    create schema rebase;
+  end if;
+end $$;
+-- +goose StatementEnd
 
 create table rebase.migrations (
   version    integer primary key,
