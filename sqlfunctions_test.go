@@ -353,3 +353,12 @@ func TestJ23EnqueueInSQLRefusesWhatNobodyCouldRead(t *testing.T) {
 	require.LessOrEqual(t, d.jobs(), 1)
 	d.exec(`select rebase.enqueue('t', payload => to_jsonb(repeat('x', 1048574)), meta => '{}')`)
 }
+
+// J20, J23: of a reason given in SQL as much is kept as of one given in Go.
+func TestJ20CancelInSQLCapsItsReason(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	id := d.enqueue("t", nil).ID
+	d.exec(`select from rebase.cancel($1, repeat('ä', 4001))`, id)
+	require.True(t, tell[bool](d, `select last_error = repeat('ä', 4000) and history -> 0 ->> 'error' = repeat('ä', 500) from rebase.jobs`))
+}

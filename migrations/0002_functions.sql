@@ -114,7 +114,7 @@ begin atomic
   ), changed as (
     update rebase.jobs j
     set status = 'cancelled', fence = 0, finished_at = statement_timestamp(), updated_at = statement_timestamp(), locked_until = null,
-      last_error = coalesce(nullif(cancel.reason, ''), j.last_error),
+      last_error = coalesce(nullif(left(cancel.reason, 4000), ''), j.last_error),
       history = (case when jsonb_array_length(j.history) >= 20 then j.history - 0 else coalesce(j.history, '[]') end) ||
         jsonb_build_object('attempt', j.attempts, 'run', j.runs, 'started_at', j.started_at, 'ended_at', statement_timestamp(),
           'worker', j.locked_by, 'outcome', 'cancelled', 'error', left(cancel.reason, 500))
