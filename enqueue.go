@@ -232,7 +232,8 @@ func insertOne(ctx context.Context, db querier, r *jobRow, mode NotifyMode) ([]E
 
 // Ids are drawn first, so that what went in can be matched to the items; and the
 // rows go in ordered by key, so that two batches with the same keys in opposite
-// orders can't deadlock. The gate is asked once for each task.
+// orders can't deadlock: by bytes, as rebase.enqueue_many has them, whatever the
+// database's collation makes of the hashes' digits. The gate is asked once for each task.
 const insertManySQL = `
 with item as materialized (
   select pg_catalog.nextval('rebase.jobs_id_seq'::pg_catalog.regclass) as id, u.*
@@ -247,7 +248,7 @@ with item as materialized (
     coalesce(run_at, pg_catalog.timestamptz_pl_interval(pg_catalog.statement_timestamp(), delay::pg_catalog.interval)),
     max_attempts, key, pg_catalog.decode(hash, 'hex')
   from item
-  order by task, hash, ord
+  order by task collate pg_catalog."C", hash collate pg_catalog."C", ord
   on conflict (task, key_hash) where finished_at is null and key_hash is not null do nothing
   returning id, task
 ), asked as materialized (

@@ -4,6 +4,7 @@ package rebase_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rebasejobs/rebase"
+	"github.com/rebasejobs/rebase/internal/pgtest"
 )
 
 // endsAt ends a context when a statement is about to be sent.
@@ -50,4 +52,37 @@ func TestJ4JobsThatAreCommittedAreNotReportedAsAnError(t *testing.T) {
 			require.Equal(t, rebase.StatusPending, d.status(made.ID))
 		}
 	}
+}
+
+// Q27: batches from Go and from SQL put their keys in in one order, so that they can't deadlock, under
+// a collation that compares digits as numbers too.
+func TestQ27BatchesFromGoAndSQLGoInInTheSameOrder(t *testing.T) {
+	t.Parallel()
+	d := deskOn(t, pgtest.Empty(t), nil)
+	name := tell[string](d, `select current_database() || '_kn'`)
+	if _, err := d.pool.Exec(t.Context(), `create database `+name+` template template0 locale_provider icu icu_locale 'en-u-kn-true' encoding 'UTF8'`); err != nil {
+		t.Skip("the server has no ICU: ", err)
+	}
+	numeric := d.another(func(cfg *pgxpool.Config) { cfg.ConnConfig.Database = name })
+	t.Cleanup(func() {
+		numeric.pool.Close()
+		_, err := d.pool.Exec(context.Background(), `drop database `+name+` with (force)`)
+		require.NoError(t, err)
+	})
+	require.NoError(t, numeric.q.Migrate(t.Context()))
+	var items []rebase.Item
+	for i := range 200 {
+		items = append(items, rebase.Item{Task: fmt.Sprint("t", i%12), Options: keyed(fmt.Sprint("key", i))})
+	}
+	order := func() []string {
+		all := list[string](numeric, `select task || ' ' || idempotency_key from rebase.jobs order by ctid`)
+		require.Len(t, all, len(items))
+		numeric.exec(`truncate rebase.jobs`)
+		return all
+	}
+	_, err := numeric.q.EnqueueMany(t.Context(), items)
+	require.NoError(t, err)
+	fromGo := order()
+	numeric.exec(`select rebase.enqueue_many(jsonb_agg(jsonb_build_object('task', 't' || i % 12, 'idempotency_key', 'key' || i))) from generate_series(0, 199) i`)
+	require.Equal(t, fromGo, order())
 }

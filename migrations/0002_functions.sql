@@ -81,7 +81,7 @@ begin atomic
     select i.new_id, i.task, coalesce(i.lane, ''), rebase.checked(coalesce(i.payload, 'null'), i.meta), i.meta,
       coalesce(i.run_at, statement_timestamp() + coalesce(i.delay, '0')), coalesce(i.max_attempts, 3), nullif(i.idempotency_key, ''), i.hash
     from item i
-    order by i.task, i.hash, i.ord
+    order by i.task collate "C", i.hash, i.ord
     on conflict (task, key_hash) where finished_at is null and key_hash is not null do nothing
     returning j.id, j.task
   ), asked as materialized (
