@@ -350,6 +350,8 @@ func TestJ23EnqueueInSQLRefusesWhatNobodyCouldRead(t *testing.T) {
 			requireState(t, err, state)
 		}
 	}
+	_, err := d.pool.Exec(t.Context(), `select rebase.enqueue('t', ('[' || repeat('1,', 399999) || '1]')::jsonb)`) // 800 kB without the blanks
+	require.ErrorContains(t, err, "as PostgreSQL prints it, with blanks behind commas and colons")
 	require.LessOrEqual(t, d.jobs(), 1)
 	d.exec(`select rebase.enqueue('t', payload => to_jsonb(repeat('x', 1048574)), meta => '{}')`)
 }

@@ -13,7 +13,7 @@ create function rebase.checked(payload jsonb, meta jsonb) returns jsonb
 as $$
 begin
   if octet_length(payload::text) > 1048576 then
-    raise exception 'payload: it has more than 1 MiB, with its numbers written out'
+    raise exception 'payload: it has more than 1 MiB as PostgreSQL prints it, with blanks behind commas and colons and numbers written out'
       using errcode = 'program_limit_exceeded';
   end if;
   if jsonb_typeof(meta) <> 'object' then
