@@ -74,11 +74,19 @@ type jobRow struct {
 	zone                *string
 }
 
+// maxBatch is half of what the server takes as one message: it closes the connection at more, and
+// with it the caller's transaction. In pgx's text modes a quote takes two bytes.
+const maxBatch = 512 << 20
+
 // encode checks and encodes all items.
 func (q *Queue) encode(items []Item) ([]jobRow, error) {
 	rows := make([]jobRow, len(items))
+	size := 0
 	for i, item := range items {
 		field, reason := rows[i].encode(item, q.maxPayload)
+		if size += rows[i].size(); reason == "" && size > q.maxBatch {
+			field, reason = "payload", fmt.Sprintf("the batch has more than %d bytes up to this item; make several of it", q.maxBatch)
+		}
 		if reason != "" {
 			refused := &PayloadError{Index: i, Task: storable(item.Task, 100), Field: field, Reason: reason}
 			if len(items) == 1 {
@@ -129,6 +137,17 @@ func (r *jobRow) encode(item Item, maxPayload int) (field, reason string) {
 		r.key, r.hash = &opts.IdempotencyKey, keyHash(opts.IdempotencyKey)
 	}
 	return "", ""
+}
+
+// size is what the job takes in a message, about: its texts, and what is short in every job.
+func (r *jobRow) size() int {
+	size := 100 + len(r.task) + len(r.lane) + len(r.payload)
+	for _, text := range []*string{r.meta, r.key} {
+		if text != nil {
+			size += len(*text)
+		}
+	}
+	return size
 }
 
 func (r *jobRow) encodeTimes(opts *EnqueueOptions) (field, reason string) {

@@ -10,3 +10,6 @@ var (
 	Storable      = storable
 	ErrorText     = errorText
 )
+
+// LimitBatch makes the cap of a batch small enough for a test.
+func (q *Queue) LimitBatch(bytes int) { q.maxBatch = bytes }

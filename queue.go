@@ -21,6 +21,7 @@ type Queue struct {
 	pool       *pgxpool.Pool
 	log        *slog.Logger
 	maxPayload int
+	maxBatch   int // bytes; always 512 MiB, but in tests
 	notify     NotifyMode
 	events     *events // nil without OnEvent
 
@@ -70,7 +71,7 @@ func New(pool *pgxpool.Pool, opts *Options) *Queue {
 		opts = new(Options)
 	}
 	q := &Queue{
-		pool: pool, log: opts.Logger, maxPayload: opts.MaxPayload, notify: opts.Notify,
+		pool: pool, log: opts.Logger, maxPayload: opts.MaxPayload, maxBatch: maxBatch, notify: opts.Notify,
 		engines: map[*engine]struct{}{},
 	}
 	if q.log == nil {
@@ -113,7 +114,8 @@ func (q *Queue) EnqueueTx(ctx context.Context, tx pgx.Tx, task string, payload a
 
 // EnqueueMany makes many jobs with one statement, in a transaction of its own: all
 // or none. The results are in the order of the items. It returns a *PayloadError
-// that names the first item that can't be stored.
+// that names the first item that can't be stored, or with which the batch has more
+// than 512 MiB.
 func (q *Queue) EnqueueMany(ctx context.Context, items []Item) ([]Enqueued, error) {
 	rows, err := q.encode(items)
 	if err != nil || len(rows) == 0 {

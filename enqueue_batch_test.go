@@ -1,10 +1,13 @@
 package rebase_test
 
-// Enqueueing on the pool is an insert, which commits, and a look for the jobs of the duplicates.
+// Batches: what is committed and what is reported, in which order they go in, how large they may be.
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -85,4 +88,26 @@ func TestQ27BatchesFromGoAndSQLGoInInTheSameOrder(t *testing.T) {
 	fromGo := order()
 	numeric.exec(`select rebase.enqueue_many(jsonb_agg(jsonb_build_object('task', 't' || i % 12, 'idempotency_key', 'key' || i))) from generate_series(0, 199) i`)
 	require.Equal(t, fromGo, order())
+}
+
+// J24: a batch that the server would not take as one message is refused before any SQL: the server
+// would close the connection, and the caller's transaction with it.
+func TestJ24ABatchThatIsTooLargeLeavesTheTransactionAlone(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.q.LimitBatch(1 << 20)
+	payload := json.RawMessage(`"` + strings.Repeat("x", 100_000) + `"`)
+	items := make([]rebase.Item, 11)
+	for i := range items {
+		items[i] = rebase.Item{Task: "t", Payload: payload}
+	}
+	tx := d.begin(pgx.TxOptions{})
+	_, err := d.q.EnqueueManyTx(t.Context(), tx, items)
+	refused, ok := errors.AsType[*rebase.PayloadError](err)
+	require.True(t, ok, "%v", err)
+	require.Equal(t, []any{10, "payload"}, []any{refused.Index, refused.Field})
+	_, err = d.q.EnqueueManyTx(t.Context(), tx, items[:10])
+	require.NoError(t, err)
+	require.NoError(t, tx.Commit(t.Context()))
+	require.Equal(t, 10, d.jobs())
 }
