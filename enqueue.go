@@ -163,7 +163,7 @@ func (r *jobRow) encodeTimes(opts *EnqueueOptions) (field, reason string) {
 	if opts.RunAt.IsZero() {
 		return "", ""
 	}
-	t := opts.RunAt.UTC()
+	t := opts.RunAt.UTC().Truncate(time.Microsecond) // the server would round up, beyond the year 9999 even
 	if y := t.Year(); y < 1 || y > 9999 {
 		return "run_at", fmt.Sprintf("year %d is not between 1 and 9999", y)
 	}

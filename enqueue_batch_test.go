@@ -4,11 +4,13 @@ package rebase_test
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -110,4 +112,22 @@ func TestJ24ABatchThatIsTooLargeLeavesTheTransactionAlone(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, tx.Commit(t.Context()))
 	require.Equal(t, 10, d.jobs())
+}
+
+// noted is a transaction that notes the arguments of its one statement.
+type noted struct{ args []any }
+
+func (n *noted) QueryContext(_ context.Context, _ string, args ...any) (*sql.Rows, error) {
+	n.args = args
+	return nil, errBoom
+}
+
+// J3: a driver of database/sql may send a time as text, whose nanoseconds the server rounds, at the
+// bound to a year that is none. pgx cuts them off; so does the queue.
+func TestJ3ARunTimeIsSentInMicroseconds(t *testing.T) {
+	t.Parallel()
+	tx := new(noted)
+	_, err := newDesk(t).q.EnqueueSQL(t.Context(), tx, "t", nil, &rebase.EnqueueOptions{RunAt: time.Date(9999, 12, 31, 23, 59, 59, 999_999_999, time.UTC)})
+	require.ErrorIs(t, err, errBoom)
+	require.Contains(t, tx.args, new(time.Date(9999, 12, 31, 23, 59, 59, 999_999_000, time.UTC)))
 }
