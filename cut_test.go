@@ -107,37 +107,44 @@ func TestJ9OtherErrorsAreFailuresAtOnce(t *testing.T) {
 	}
 }
 
-// J9, J15: a query that waited in vain is told from a black hole by the worker's own
-// connection, too; and a worker that is told to stop meanwhile still records it.
+// J9: a query that waited in vain in a black hole is told by the worker's own connection, too.
 func TestJ9AQueryThatTimesOutInABlackHoleIsNoFailure(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	far, proxy := r.behind()
 	id := r.enqueue("x", &rebase.EnqueueOptions{MaxAttempts: 1})
 	w := far.worker(&rebase.WorkerOptions{VisibilityTimeout: 3 * time.Second, Backoff: at(time.Hour)})
-	timedOut := make(chan int64, 2)
-	w.Register("x", func(ctx context.Context, job *rebase.Job) error {
-		if job.ID == id {
-			proxy.BlackHole(true)
-		}
+	timedOut := make(chan struct{})
+	w.Register("x", func(ctx context.Context, _ *rebase.Job) error {
+		proxy.BlackHole(true)
 		ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 		defer cancel()
 		_, err := far.pool.Exec(ctx, "select pg_sleep(600)")
-		timedOut <- job.ID
+		close(timedOut)
 		return err
 	}, nil)
-	run := far.start(w)
-	require.Equal(t, id, await(t, timedOut))
+	far.start(w)
+	await(t, timedOut)
 	far.until(func() bool { return len(far.log.matching("can't be reached")) > 0 }, "it is noticed")
 	proxy.BlackHole(false)
 	r.until(func() bool {
 		return r.count("id = $1 and status = 'pending' and attempts = 0 and setbacks = 1", id) == 1
 	}, "a setback")
+}
 
-	slow := r.enqueue("x", &rebase.EnqueueOptions{MaxAttempts: 1})
-	require.Equal(t, slow, await(t, timedOut))
-	require.NoError(t, run.stop())
-	require.Equal(t, 1, r.count("id = $1 and status = 'failed' and attempts = 1", slow))
+// J9, J15: a worker that is told to stop while it keeps such a failure records it.
+func TestJ15AShutdownRecordsACutThatIsKept(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.enqueue("x", &rebase.EnqueueOptions{MaxAttempts: 1})
+	returned := make(chan struct{})
+	s := r.handle("x", nil, func(context.Context, *rebase.Job) error {
+		defer close(returned)
+		return io.EOF
+	})
+	await(t, returned)
+	require.NoError(t, s.stop())
+	require.Equal(t, 1, r.count("status = 'failed' and attempts = 1"))
 }
 
 // J9, J13: a handler that waited for the database until its attempt's timeout is no failure, nor is

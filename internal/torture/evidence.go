@@ -355,9 +355,10 @@ func leaving(last, s *state) string {
 	return ""
 }
 
-// timedOut says whether a spell was ended by the attempt's timeout.
+// timedOut says whether a spell was ended by the attempt's timeout. It is a setback where the
+// worker had lost its connection.
 func (s *spell) timedOut() bool {
-	return (s.how == leftFailed || s.how == leftDead) && strings.HasPrefix(s.left.Error, "attempt timed out")
+	return (s.how == leftFailed || s.how == leftDead || s.how == leftSetback) && strings.HasPrefix(s.left.Error, "attempt timed out")
 }
 
 func seconds(µs int64) string { return fmt.Sprintf("%.3f s", time.Duration(µs*1000).Seconds()) }
