@@ -113,7 +113,7 @@ var taskFigures = []figure[*taskState]{
 	taskGauge("rebase_jobs_ready", "Jobs that are due and wait for a slot.", func(t *taskState) float64 { return float64(t.Ready) }),
 	taskGauge("rebase_jobs_scheduled", "Jobs that are due later.", func(t *taskState) float64 { return float64(t.Scheduled) }),
 	taskGauge("rebase_jobs_running", "Jobs whose handlers run.", func(t *taskState) float64 { return float64(t.Running) }),
-	taskGauge("rebase_jobs_claimed_ahead", "Jobs that a worker holds and has not begun.", func(t *taskState) float64 { return float64(t.ClaimedAhead) }),
+	taskGauge("rebase_jobs_claimed_ahead", "Jobs that a worker has claimed ahead and has not begun, or began less than 30 s ago.", func(t *taskState) float64 { return float64(t.ClaimedAhead) }),
 	taskGauge("rebase_jobs_retrying", "Jobs, ready or scheduled, that have used an attempt.", func(t *taskState) float64 { return float64(t.Retrying) }),
 	taskGauge("rebase_jobs_capped", "1 if there are more unfinished jobs than were counted, so that the counts mean: at least.", func(t *taskState) float64 { return number(t.Capped) }),
 	taskGauge("rebase_jobs_oldest_ready_age_seconds", "How long the oldest ready job has been due.", func(t *taskState) float64 { return t.OldestReady.Seconds() }),
