@@ -56,6 +56,9 @@ func (k *lookout) soon(now time.Time) {
 
 // by makes the next idle look happen at t at the latest.
 func (k *lookout) by(t time.Time) {
+	if k.series.looks > 0 {
+		k.series.at = earlier(k.series.at, t)
+	}
 	if k.at.After(t) {
 		k.at = t
 	}

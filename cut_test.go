@@ -191,3 +191,26 @@ func TestJ9AClosedPoolAmongOthersUsesNoAttempt(t *testing.T) {
 		require.Equal(t, 1, r.count("id = $1 and status = 'pending' and attempts = 0", id), name)
 	}
 }
+
+// J9, J17: an Archive that takes too long costs the recorder its connection, which says nothing about
+// the database.
+func TestJ9ASlowArchiveMakesNoSetback(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	id := r.enqueue("x", &rebase.EnqueueOptions{MaxAttempts: 1})
+	old := r.enqueue("old", nil)
+	r.exec(`update rebase.jobs set status = 'succeeded', finished_at = now() - interval '1 year' where id = $1`, old)
+	late := make(chan struct{})
+	opts := rebase.WorkerOptions{VisibilityTimeout: 3 * time.Second}
+	opts.Retention.Archive = func(ctx context.Context, _ pgx.Tx, _ []*rebase.Job) error {
+		<-ctx.Done()
+		close(late)
+		return ctx.Err()
+	}
+	r.handle("x", &opts, func(context.Context, *rebase.Job) error {
+		<-late
+		pause(300 * time.Millisecond) // for the recorder to notice
+		return context.DeadlineExceeded
+	})
+	r.ends(id, rebase.StatusFailed)
+}

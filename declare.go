@@ -119,7 +119,7 @@ func (e *engine) apart(ctx context.Context, statements []statement) (left []int,
 			return nil, whole
 		}
 		for i := range list {
-			if time.Now().After(end) {
+			if i > 0 && time.Now().After(end) {
 				left, err = append(left, first+i), cmp.Or(err, whole)
 				continue
 			}

@@ -4,9 +4,12 @@ package rebase_test
 // Check refuses it; what rebase does by itself doesn't depend on it.
 
 import (
+	"context"
 	"errors"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rebasejobs/rebase"
@@ -56,4 +59,23 @@ func TestJ18WorkersAndOperatorsDoNotDependOnTheSessionsEncoding(t *testing.T) {
 	require.Equal(t, []any{`"` + text + `"`, text, text}, []any{string(job.Payload), job.Meta[text], job.LastError})
 	require.NoError(t, latin.q.Cancel(t.Context(), first.ID, text+"!"))
 	require.Equal(t, 1, r.count("last_error = $1", text+"!"))
+}
+
+// J25: AfterConnect may set it.
+func TestJ25AnEncodingThatAfterConnectSetsIsTheSessions(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	cfg := r.pool.Config()
+	cfg.ConnConfig.RuntimeParams["client_encoding"] = "LATIN1"
+	cfg.AfterConnect = func(ctx context.Context, c *pgx.Conn) error {
+		_, err := c.Exec(ctx, "set client_encoding to 'UTF8'")
+		return err
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	mended := newRigOn(t, pool)
+	require.NoError(t, mended.q.Check(t.Context()))
+	mended.enqueue("x", nil)
+	require.Equal(t, 1, mended.once("x", nil, succeed))
 }

@@ -273,3 +273,9 @@ func Ahead(w *Worker, task string, mean, claim time.Duration, bytes float64) int
 	t.mean, t.bytes, e.look.time = mean, bytes, claim
 	return e.ahead(t)
 }
+
+// ReapFar takes back a claim that an earlier look found to end in a far future.
+func (s *Stepper) ReapFar(token int64) error {
+	s.e.reaping.far = []int64{token}
+	return s.Reap()
+}

@@ -235,16 +235,22 @@ func (w *Worker) RoundTrips(d time.Duration) map[string]int {
 	return all
 }
 
-// WokenBetweenLooks plays a series of two idle looks that find nothing. While the first, which had
-// room for the first task only, was under way, a notification for that task set the time of the next
-// look. It returns in how long the look after the second is.
-func (p *Planner) WokenBetweenLooks() time.Duration {
+// Woken plays a series of two idle looks that find nothing. While the first, which had room for the
+// first task only, was under way, or else right after it, a notification for that task set the time
+// of the next look. It returns in how long the look after the second is.
+func (p *Planner) Woken(after bool) time.Duration {
 	e, now := p.e, time.Now()
 	e.listening, e.look.locked, e.look.proven, e.look.at = true, true, true, time.Time{}
 	first, _, _ := e.plan(now)
 	e.tasks[0].looked = true
-	e.look.by(now.Add(300 * time.Microsecond))
+	if !after {
+		e.look.by(now.Add(300 * time.Microsecond))
+	}
 	e.claimed(first, nil, &idleLook{next: -1}, time.Millisecond)
+	if after {
+		_, _, _ = e.plan(now.Add(time.Millisecond)) // it is too early for the second
+		e.look.by(now.Add(1300 * time.Microsecond))
+	}
 	second, _, _ := e.plan(now.Add(3 * time.Millisecond))
 	e.tasks[1].looked = true
 	e.claimed(second, nil, &idleLook{next: -1}, time.Millisecond)

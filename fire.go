@@ -260,7 +260,8 @@ func (e *engine) fire(ctx context.Context, look *fireLook) (all bool, err error)
 		return all, nil
 	}
 	if e.duties.singly {
-		return false, e.fireSingly(ctx, look, good)
+		one, err := e.fireSingly(ctx, look, good)
+		return all && one, err
 	}
 	look.more = f.more
 	began := time.Now()
@@ -270,19 +271,23 @@ func (e *engine) fire(ctx context.Context, look *fireLook) (all bool, err error)
 		if time.Since(began) > e.dutyLimit() {
 			return false, nil // at the next look: a renewal may be due
 		}
-		return false, e.fireSingly(ctx, look, good)
+		look.more = false
+		one, err := e.fireSingly(ctx, look, good)
+		return all && one, err
 	}
 	return all && moved, err
 }
 
 // fireSingly fires one after the other, since one of them is refused: the rest go on. It begins
-// anywhere, for there may be no time for all of them. It does so until none is refused.
-func (e *engine) fireSingly(ctx context.Context, look *fireLook, due []*scheduleRow) error {
+// anywhere, for there may be no time for all of them. It does so until none is refused. It says as
+// fire does whether all was moved on.
+func (e *engine) fireSingly(ctx context.Context, look *fireLook, due []*scheduleRow) (all bool, err error) {
 	var refused error
+	all = true
 	began, first := time.Now(), rand.N(len(due))
 	for i := range due {
 		if time.Since(began) > e.dutyLimit() {
-			return refused
+			return false, refused
 		}
 		s := due[(first+i)%len(due)]
 		p, err := s.plan()
@@ -291,23 +296,27 @@ func (e *engine) fireSingly(ctx context.Context, look *fireLook, due []*schedule
 		}
 		f := &firing{room: fireSlots / 10, bytes: fireBytes / 10} // it may be too slow for more
 		f.add(s, p, look.now.UTC())
-		if _, err := e.fireDue(ctx, f); err != nil && !isRefused(err) {
-			return err
+		moved, err := e.fireDue(ctx, f)
+		if err != nil && !isRefused(err) {
+			return false, err
 		} else if err != nil {
 			refused = cmp.Or(refused, fmt.Errorf("schedule %q: %w", s.ID, err))
+		} else {
+			look.more = look.more || f.more
 		}
+		all = all && moved
 	}
 	e.duties.singly = refused != nil
-	return refused
+	return all, refused
 }
 
 // dutyLimit is how long a duty of many rounds goes on before it leaves the rest to its next turn.
-// RunOnce has no other.
+// RunOnce's first look, before anything runs, has no other.
 func (e *engine) dutyLimit() time.Duration {
-	if e.once {
+	if e.once && e.turn.IsZero() {
 		return time.Hour
 	}
-	return e.roundLimit() / 2
+	return e.roundLimit() / 3
 }
 
 func (e *engine) fireDue(ctx context.Context, f *firing) (all bool, err error) {

@@ -213,14 +213,9 @@ func schemaError(version int, reason string) error {
 	return &SchemaError{Version: version, Supports: newestVersion(), Reason: reason}
 }
 
-// A worker calls it under settings of its own, which hide the session's encoding, so it looks at
-// what the session began with too: LISTEN is under no settings.
 const checkServerSQL = `
 select pg_catalog.current_setting('server_encoding'),
-  coalesce(nullif(pg_catalog.pg_client_encoding(), 'UTF8'), (
-    select pg_catalog.pg_encoding_to_char(pg_catalog.pg_char_to_encoding(s.reset_val::pg_catalog.name))
-    from pg_catalog.pg_settings s
-    where s.name operator(pg_catalog.=) 'client_encoding')),
+  pg_catalog.pg_client_encoding(),
   pg_catalog.current_setting('transaction_read_only') operator(pg_catalog.=) 'on',
   coalesce((
     select pg_catalog.string_agg(pg_catalog.concat(w.privilege, ' on ', w.name), ', ')
@@ -236,6 +231,19 @@ select pg_catalog.current_setting('server_encoding'),
       else pg_catalog.has_table_privilege(pg_catalog.concat('rebase.', w.name), w.privilege)
     end), '')`
 
+// checkSession does for a worker's connection what the statement above can't tell under the settings
+// of a round.
+func checkSession(conn *pgx.Conn) error {
+	if encoding := conn.PgConn().ParameterStatus("client_encoding"); encoding != "" && encoding != "UTF8" { // a pooler may keep it to itself
+		return encodingError(newestVersion(), encoding)
+	}
+	return nil
+}
+
+func encodingError(version int, encoding string) error {
+	return schemaError(version, fmt.Sprintf("the session's client_encoding is %s, and must be UTF8: set it for the role, the database or the connection", encoding))
+}
+
 func checkServer(ctx context.Context, db querier, version int) error {
 	var encoding, session, missing string
 	var readOnly bool
@@ -246,7 +254,7 @@ func checkServer(ctx context.Context, db querier, version int) error {
 	case encoding != "UTF8":
 		return schemaError(version, fmt.Sprintf("the database's encoding is %s, and must be UTF8", encoding))
 	case session != "UTF8": // enqueues run on the pool's sessions as they are
-		return schemaError(version, fmt.Sprintf("the session's client_encoding is %s, and must be UTF8: set it for the role, the database or the connection", session))
+		return encodingError(version, session)
 	case missing != "":
 		return schemaError(version, "the role lacks privileges: "+missing)
 	case readOnly:

@@ -41,7 +41,7 @@ with u as materialized (
     select p.ctid, p.attempts, p.max_attempts, p.started_at
     from rebase.jobs p
     where p.id = i.id and p.fence = k.token
-    and (p.locked_until < now() or $2::boolean)
+    and (p.locked_until < now() or $2::boolean and p.locked_until > now() + 2 * k.lease)
     limit 1
     for no key update skip locked
   ) x
@@ -170,12 +170,14 @@ func (e *engine) reapDuty(ctx context.Context, now time.Time) error {
 const (
 	reapTurn  = 250 * time.Millisecond
 	reapPause = 10 * time.Millisecond
+	reapRows  = 50 // claims in a batch
 )
 
 // A reaping is what the reaper knows of claims. Only its loop uses it.
 type reaping struct {
 	seen         map[int64]farClaim // that end in a far future
 	expired, far []int64            // found, and to be taken back in the next turns
+	less         int                // so many fewer than reapRows in a batch, since one was refused
 }
 
 func (r *reaping) left() bool { return len(r.expired)+len(r.far) > 0 }
@@ -185,6 +187,7 @@ func (r *reaping) left() bool { return len(r.expired)+len(r.far) > 0 }
 func (e *engine) reap(ctx context.Context, trusted time.Duration) (err error) {
 	r := &e.reaping
 	if !r.left() {
+		r.less = 0
 		if r.expired, r.far, _, err = e.expiredClaims(ctx, trusted); err != nil {
 			return err
 		}
@@ -229,15 +232,15 @@ func (e *engine) expiredClaims(ctx context.Context, trusted time.Duration) (expi
 	return expired, far, longest, err
 }
 
-// reapClaims goes in batches, until its turn is over; it returns what is left. When the table
-// refuses one, each of its claims goes alone, so that a row that can't be written holds up no other
-// claim's.
+// reapClaims goes in batches, until its turn is over; it returns what is left. When the database
+// refuses one, or it takes too long, batches are halved, down to one claim, so that a row that can't
+// be written holds up no other claim's. They stay so until all that was found is done.
 func (e *engine) reapClaims(ctx context.Context, tokens []int64, evenFar bool, began time.Time) (rest []int64, err error) {
-	for size := 50; len(tokens) > 0 && time.Since(began) < reapTurn; {
-		n := min(len(tokens), size)
+	for len(tokens) > 0 && time.Since(began) < reapTurn {
+		n := min(len(tokens), max(reapRows-e.reaping.less, 1))
 		err := e.reapBatch(ctx, tokens[:n], evenFar)
 		if isRefused(err) && n > 1 {
-			size = 1
+			e.reaping.less = reapRows - n/2
 			continue
 		}
 		if isRefused(err) {

@@ -2,6 +2,7 @@ package rebase_test
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -275,4 +276,49 @@ func TestJ10TheReaperTakesTurns(t *testing.T) {
 	release()
 	require.NoError(t, s.Reap())
 	require.Zero(t, r.count("status = 'running'"))
+}
+
+// deadClaims makes n claims of one job each whose worker died; the update of one of these jobs takes
+// longer than the reaper's turn and is refused.
+func (r *rig) deadClaims(task string, n int) {
+	ids := r.enqueueMany(task, n, nil)
+	r.exec(`update rebase.jobs j set status = 'running', attempts = 1, runs = 1, fence = 1000000 + id, locked_by = 'gone',
+		locked_until = now() - interval '1 min', started_at = now() - interval '2 min'`)
+	r.exec(`insert into rebase.claims (token, locked_until, lease, worker, ids)
+		select fence, now() - interval '1 min', interval '3 s', 'gone', array_agg(id) from rebase.jobs group by fence`)
+	r.exec(fmt.Sprintf(`create function poison() returns trigger language plpgsql as $$ begin
+		if new.id = %d and new.crashes > old.crashes then perform pg_catalog.pg_sleep(0.3); raise exception 'no'; end if; return new; end $$`, ids[n/2]))
+	r.exec(`create trigger poison before update on rebase.jobs for each row execute function poison()`)
+}
+
+// J11: a refusal that takes longer than a turn holds up no other claim's jobs.
+func TestJ11ASlowRefusalStopsNoReaper(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.deadClaims("dead", 5)
+	s := newStepper(t, r.pool, nil, "x")
+	require.NoError(t, s.Reap())
+	require.Equal(t, 1, r.count("status = 'running'"))
+}
+
+// J11: nor does it keep RunOnce from its end.
+func TestJ11ASlowRefusalKeepsNoRunOnceFromItsEnd(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.deadClaims("x", 5)
+	r.once("x", &shortLease, succeed)
+	require.Equal(t, 1, r.count("status = 'running'"))
+	require.Len(t, r.log.matching("can't be taken back"), 1)
+}
+
+// J11: a lease that was found to end in a far future is looked at again when it is taken back.
+func TestJ11ARenewedClaimIsNotTakenBackAsAFarOne(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.enqueue("x", nil)
+	s := newStepper(t, r.pool, nil, "x")
+	_, err := s.Claim("x", 1, false, false)
+	require.NoError(t, err)
+	require.NoError(t, newStepper(t, r.pool, nil, "x").ReapFar(ask[int64](r, "select token from rebase.claims")))
+	require.Equal(t, 1, r.count("status = 'running'"))
 }

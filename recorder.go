@@ -285,7 +285,7 @@ func (e *engine) reachable(o *outage, began time.Time, err error) {
 	if err == nil {
 		e.reached = time.Now()
 	}
-	if err != nil && isLost(err) {
+	if _, archive := errors.AsType[*archiveError](err); isLost(err) && !archive { // that took too long, not the database
 		e.cutAt = time.Now()
 	}
 	changed := o.away != away

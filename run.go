@@ -97,6 +97,9 @@ func (e *engine) connect(ctx context.Context) error {
 		began := time.Now()
 		err := e.results.transaction(ctx, max(e.roundLimit(), 5*time.Second), func(ctx context.Context, tx pgx.Tx) error { return check(ctx, tx) })
 		if err == nil {
+			err = checkSession(e.results.conn)
+		}
+		if err == nil {
 			e.reachable(&e.resultsAway, began, nil)
 			if e.once {
 				return e.firstLook()

@@ -65,3 +65,19 @@ func TestARefusedDeclarationKeepsNoOther(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, r.written(), 250)
 }
+
+// S4: also when the refusal takes longer than declarations may take in a turn.
+func TestASlowRefusalOfADeclarationKeepsNoOther(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.exec(`create function slow() returns trigger language plpgsql as $$ begin
+		if new.id = 'c' then perform pg_catalog.pg_sleep(0.5); raise exception 'no'; end if; return new; end $$`)
+	r.exec(`create trigger slow before insert on rebase.schedules for each row execute function slow()`)
+	w := r.worker(&shortLease)
+	w.Register("report", succeed, nil)
+	for _, id := range []string{"a", "b", "c"} {
+		w.Schedule(minutely(id))
+	}
+	r.start(w)
+	r.until(func() bool { return len(r.written()) == 2 }, "a and b are written")
+}

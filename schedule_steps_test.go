@@ -88,3 +88,18 @@ func TestACatchUpOfLargePayloadsGoesInSmallSteps(t *testing.T) {
 	require.GreaterOrEqual(t, r.count(`true`), 26)
 	require.Zero(t, r.state("s").Missed)
 }
+
+// S6: RunOnce fires all that is due, also where a statement that makes too many jobs is refused.
+func TestRunOnceFiresALargeCatchUpThatIsRefusedAsAWhole(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := minutely("s")
+	s.CatchUp = rebase.CatchUpAll(10_000)
+	r.set(s)
+	r.due("s", 400)
+	r.exec(`create function many() returns trigger language plpgsql as $$ begin
+		if (select count(*) from added) > 100 then raise exception 'too many'; end if; return null; end $$`)
+	r.exec(`create trigger many after insert on rebase.jobs referencing new table as added for each statement execute function many()`)
+	r.once("other", nil, succeed)
+	require.GreaterOrEqual(t, r.count("true"), 400)
+}

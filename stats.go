@@ -308,6 +308,7 @@ func (q *Queue) Stats(ctx context.Context) (*Stats, error) {
 }
 
 func (s *Stats) readTasks(rows pgx.Rows) error {
+	*s = Stats{Totals: map[string]int64{}}
 	var t TaskStats
 	var oldest int64
 	_, err := pgx.ForEachRow(rows, []any{&t.Task, &t.Ready, &t.Scheduled, &t.Running, &t.ClaimedAhead, &t.Retrying, &t.Capped, &oldest,

@@ -229,3 +229,28 @@ func TestM1StatsReturnsTheErrorOfItsContext(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 	require.ErrorContains(t, err, "rebase: stats:", fmt.Sprint(err))
 }
+
+// M1: a lock met in the middle of the reading makes no figure count twice.
+func TestM1ALockInTheMiddleOfStatsDoublesNothing(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.enqueue("x", nil)
+	r.exec(`insert into rebase.workers (id, host, tasks, concurrency, lease, counters) values ('w', 'h', '{x}', 5, '5 min', '{"abandoned": 1}')`)
+	_, err := r.q.Stats(t.Context()) // its statements are described
+	require.NoError(t, err)
+	tx, err := r.pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	_, err = tx.Exec(t.Context(), "lock table rebase.schedules in access exclusive mode")
+	require.NoError(t, err)
+	read := make(chan *rebase.Stats, 1)
+	go func() {
+		s, _ := r.q.Stats(context.Background())
+		read <- s
+	}()
+	pause(300 * time.Millisecond) // longer than lock_timeout
+	require.NoError(t, tx.Rollback(t.Context()))
+	s := await(t, read)
+	require.NotNil(t, s)
+	require.Equal(t, []int{1, 1, 1}, []int{len(s.Tasks), len(s.Workers), s.AbandonedHandlers})
+}

@@ -47,7 +47,8 @@ type WorkerOptions struct {
 	// decides only how soon the jobs of a dead worker come back. If zero, 5 min; from 3 s to
 	// 24 h.
 	VisibilityTimeout time.Duration
-	// Timeout ends an attempt as a failure. If zero, 15 min; if negative, there is none.
+	// Timeout ends an attempt as a failure; if the worker's own connection broke meanwhile, as
+	// one that uses no attempt. If zero, 15 min; if negative, there is none.
 	Timeout time.Duration
 	// ShutdownTimeout is how long Run takes at most after its context has ended: two
 	// thirds for handlers to finish, one third for them to obey their context. If
@@ -76,8 +77,8 @@ type WorkerOptions struct {
 	// failed connect, a closed connection or pool, and SQLSTATE 08xxx, 57P01 to 57P05,
 	// 53300 and 25006; and a connection that broke without a word (io.EOF, a reset,
 	// driver.ErrBadConn) or a context's deadline if the worker's own connection broke too.
-	// To tell, such a failure is kept for a second before it is recorded; that of an HTTP
-	// client (*url.Error) isn't.
+	// To tell, such a failure is kept for a second before it is recorded, or a tenth of
+	// ShutdownTimeout if that is less; that of an HTTP client (*url.Error) isn't.
 	IsInfrastructure func(error) bool
 
 	defaultInfrastructure bool // IsInfrastructure was nil
