@@ -308,7 +308,7 @@ func TestJ11ASlowRefusalKeepsNoRunOnceFromItsEnd(t *testing.T) {
 	r.deadClaims("x", 5)
 	r.once("x", &shortLease, succeed)
 	require.Equal(t, 1, r.count("status = 'running'"))
-	require.Len(t, r.log.matching("can't be taken back"), 1)
+	require.NotEmpty(t, r.log.matching("can't be taken back"))
 }
 
 // J11: a lease that was found to end in a far future is looked at again when it is taken back.
