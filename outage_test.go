@@ -247,3 +247,18 @@ func TestN5AClaimThatMeetsALockIsSentAgain(t *testing.T) {
 	require.Empty(t, r.log.matching("WARN"))
 	require.Empty(t, r.log.matching("ERROR"))
 }
+
+// N5, J17: nor does it say anything when the first to find it out is the deletion of old jobs.
+func TestN5AConnectionThatBrokeWhileIdleIsNoSlowRetention(t *testing.T) {
+	t.Parallel()
+	far, proxy := newRig(t).behind()
+	w := far.worker(nil)
+	w.Register("a", succeed, nil)
+	s := rebase.NewStepper(t.Context(), w)
+	t.Cleanup(s.Close)
+	require.NoError(t, s.Renew())
+	proxy.Cut()
+	require.Error(t, s.Purge())
+	require.Empty(t, far.log.matching("WARN"))
+	require.NoError(t, s.Purge())
+}

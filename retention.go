@@ -103,7 +103,7 @@ func (e *engine) purgeDuty(ctx context.Context, now time.Time) error {
 		var err error
 		if n, err = e.purge(ctx, sql, keep); err != nil {
 			e.set(&e.duties.purge, now.Add(time.Minute))
-			e.purgeFailed(ctx, err)
+			e.purgeFailed(ctx, now, err)
 			return err
 		}
 	}
@@ -126,9 +126,12 @@ func (e *engine) purgeDuty(ctx context.Context, now time.Time) error {
 
 // purgeFailed makes the next batch smaller: an Archive, or a slow disk, may need more time for
 // this one than there is. What the recorder takes for a connection that was merely idle and
-// broke, it doesn't log; that old jobs stay is told here.
-func (e *engine) purgeFailed(ctx context.Context, err error) {
-	if _, unsent := errors.AsType[*connectError](err); unsent || ctx.Err() != nil {
+// broke, it doesn't log; that old jobs stay is told here. One that failed at once was indeed idle.
+func (e *engine) purgeFailed(ctx context.Context, began time.Time, err error) {
+	_, unsent := errors.AsType[*connectError](err)
+	_, archive := errors.AsType[*archiveError](err)
+	idle := isLost(err) && !archive && time.Since(began) < e.roundLimit()/4
+	if unsent || idle || ctx.Err() != nil {
 		return
 	}
 	e.sweep.rows = max(e.sweep.batch()/2, 1)
