@@ -255,14 +255,15 @@ func TestATaskThatNobodyServesIsWarnedOfOnce(t *testing.T) {
 func TestJ10TheReaperTakesTurns(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	const claims, each = 300, 100
+	const claims, each = 300, 2
 	r.enqueueMany("dead", claims*each, nil)
 	r.exec(`update rebase.jobs j set status = 'running', attempts = 1, runs = 1, fence = 1000000 + (id - 1) / $1, locked_by = 'gone',
 		locked_until = now() - interval '1 min', started_at = now() - interval '2 min'`, each)
 	r.exec(`insert into rebase.claims (token, locked_until, lease, worker, ids)
 		select fence, now() - interval '1 min', interval '3 s', 'gone', array_agg(id) from rebase.jobs group by fence`)
-	r.exec("analyze rebase.jobs")
 	release := r.hold(1)
+	r.exec(`create function slow() returns trigger language plpgsql as $$ begin perform pg_catalog.pg_sleep(0.1); return null; end $$`)
+	r.exec(`create trigger slow after update on rebase.jobs for each statement execute function slow()`)
 	s := newStepper(t, r.pool, nil, "x")
 	turns := 0
 	for more := true; more; turns++ {
