@@ -300,7 +300,8 @@ func TestJ18AnOperationOutlastsAShortLock(t *testing.T) {
 	require.NoError(t, err)
 	ended := make(chan error, 1)
 	go func() { ended <- d.q.Cancel(t.Context(), id, "why") }()
-	pause(500 * time.Millisecond) // more than twice lock_timeout
+	d.waits(1)
+	pause(250 * time.Millisecond) // longer than lock_timeout
 	require.NoError(t, tx.Rollback(t.Context()))
 	require.NoError(t, await(t, ended))
 	require.Equal(t, rebase.StatusCancelled, d.status(id))
