@@ -79,7 +79,7 @@ type engine struct {
 	outbox           []*attempt  // finished, to be recorded
 	unsaved          int         // finished and not known to be recorded, wherever they are
 	late             int         // timed out; their slots are free, and their failures not saved yet
-	later            []deferred  // finished, to be recorded later: the row was locked
+	later            []deferred  // finished, to be recorded later: locked, refused, or see doubt
 	doubtful         []*attempt  // finished, but the result found no row to write
 	died             []*attempt  // dead letters, to be logged
 	overtaking       []Event     // claims that the events of results on the wire go before

@@ -1,6 +1,7 @@
 package rebase
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -177,7 +178,7 @@ const (
 type reaping struct {
 	seen         map[int64]farClaim // that end in a far future
 	expired, far []int64            // found, and to be taken back in the next turns
-	less         int                // so many fewer than reapRows in a batch, since one was refused
+	rows         int                // claims in a batch, since one was refused; 0 is reapRows
 }
 
 func (r *reaping) left() bool { return len(r.expired)+len(r.far) > 0 }
@@ -187,7 +188,7 @@ func (r *reaping) left() bool { return len(r.expired)+len(r.far) > 0 }
 func (e *engine) reap(ctx context.Context, trusted time.Duration) (err error) {
 	r := &e.reaping
 	if !r.left() {
-		r.less = 0
+		r.rows = 0
 		if r.expired, r.far, _, err = e.expiredClaims(ctx, trusted); err != nil {
 			return err
 		}
@@ -237,10 +238,10 @@ func (e *engine) expiredClaims(ctx context.Context, trusted time.Duration) (expi
 // be written holds up no other claim's. They stay so until all that was found is done.
 func (e *engine) reapClaims(ctx context.Context, tokens []int64, evenFar bool, began time.Time) (rest []int64, err error) {
 	for len(tokens) > 0 && time.Since(began) < reapTurn {
-		n := min(len(tokens), max(reapRows-e.reaping.less, 1))
+		n := min(len(tokens), cmp.Or(e.reaping.rows, reapRows))
 		err := e.reapBatch(ctx, tokens[:n], evenFar)
 		if isRefused(err) && n > 1 {
-			e.reaping.less = reapRows - n/2
+			e.reaping.rows = n / 2
 			continue
 		}
 		if isRefused(err) {

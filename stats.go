@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -101,12 +102,11 @@ func (s *Stats) Unserved() []string {
 	return tasks
 }
 
-// taskStatsSQL finds the tasks by loose scans of jobs_unfinished and jobs_reaped and looks at the
-// first jobs of each, $1 in all, reaped ones first; dead letters are few, and looked at as a
-// whole. Those first jobs may be of one lane and all due later, so when there are more, the oldest
-// of each lane is looked at, too: that relies on the two indexes again.
-const taskStatsSQL = `
-with recursive found (task) as (
+// statsTasksSQL and statsOldestSQL are parts of taskStatsSQL: the tasks, by a loose scan, and the
+// oldest ready job of a task, by one of its lanes. reapedSQL makes them those of jobs that were
+// reaped, which stand in jobs_reaped.
+const (
+	statsTasksSQL = `
   (select p.task from rebase.jobs p where p.finished_at is null and p.crashes = 0 order by p.task limit 1)
   union all
   select (
@@ -114,16 +114,42 @@ with recursive found (task) as (
     where p.finished_at is null and p.crashes = 0 and p.task > f.task
     order by p.task limit 1)
   from found f
-  where f.task is not null
-), reaped (task) as (
-  (select p.task from rebase.jobs p where p.finished_at is null and p.crashes > 0 order by p.task limit 1)
-  union all
-  select (
-    select p.task from rebase.jobs p
-    where p.finished_at is null and p.crashes > 0 and p.task > f.task
-    order by p.task limit 1)
-  from reaped f
-  where f.task is not null
+  where f.task is not null`
+	statsOldestSQL = `
+  with recursive lanes (lane) as (
+    (select p.lane from rebase.jobs p
+    where c.n > (select share.n from share) and p.finished_at is null and p.crashes = 0 and p.task = live.task
+    order by p.lane limit 1)
+    union all
+    select (
+      select p.lane from rebase.jobs p
+      where p.finished_at is null and p.crashes = 0 and p.task = live.task and p.lane > l.lane
+      order by p.lane limit 1)
+    from lanes l
+    where l.lane is not null
+  )
+  select min(h.run_at) as oldest
+  from (select lanes.lane from lanes where lanes.lane is not null limit (select share.n from share)) l
+  cross join lateral (
+    select p.run_at
+    from rebase.jobs p
+    where p.finished_at is null and p.crashes = 0 and p.task = live.task and p.lane = l.lane and p.status = 'pending' and p.run_at <= now()
+    order by p.run_at, p.id
+    limit 1
+  ) h`
+)
+
+func reapedSQL(part string) string {
+	return strings.ReplaceAll(part, "p.crashes = 0", "p.crashes > 0")
+}
+
+// taskStatsSQL finds the tasks by loose scans of jobs_unfinished and jobs_reaped and looks at the
+// first jobs of each, $1 in all, reaped ones first; dead letters are few, and looked at as a
+// whole. Those first jobs may be of one lane and all due later, so when there are more, the oldest
+// of each lane is looked at, too: that relies on the two indexes again.
+var taskStatsSQL = `
+with recursive found (task) as (` + statsTasksSQL + `
+), reaped (task) as (` + reapedSQL(strings.ReplaceAll(statsTasksSQL, "found", "reaped")) + `
 ), dead as materialized (
   select d.task, count(*)::int as n
   from (select p.task from rebase.jobs p where p.dead order by p.finished_at desc limit $1) d
@@ -167,51 +193,9 @@ cross join lateral (
     limit (select share.n + 1 from share)
   ) x
 ) c
-cross join lateral (
-  with recursive lanes (lane) as (
-    (select p.lane from rebase.jobs p
-    where c.n > (select share.n from share) and p.finished_at is null and p.crashes = 0 and p.task = live.task
-    order by p.lane limit 1)
-    union all
-    select (
-      select p.lane from rebase.jobs p
-      where p.finished_at is null and p.crashes = 0 and p.task = live.task and p.lane > l.lane
-      order by p.lane limit 1)
-    from lanes l
-    where l.lane is not null
-  )
-  select min(h.run_at) as oldest
-  from (select lanes.lane from lanes where lanes.lane is not null limit (select share.n from share)) l
-  cross join lateral (
-    select p.run_at
-    from rebase.jobs p
-    where p.finished_at is null and p.crashes = 0 and p.task = live.task and p.lane = l.lane and p.status = 'pending' and p.run_at <= now()
-    order by p.run_at, p.id
-    limit 1
-  ) h
+cross join lateral (` + statsOldestSQL + `
 ) o
-cross join lateral (
-  with recursive lanes (lane) as (
-    (select p.lane from rebase.jobs p
-    where c.n > (select share.n from share) and p.finished_at is null and p.crashes > 0 and p.task = live.task
-    order by p.lane limit 1)
-    union all
-    select (
-      select p.lane from rebase.jobs p
-      where p.finished_at is null and p.crashes > 0 and p.task = live.task and p.lane > l.lane
-      order by p.lane limit 1)
-    from lanes l
-    where l.lane is not null
-  )
-  select min(h.run_at) as oldest
-  from (select lanes.lane from lanes where lanes.lane is not null limit (select share.n from share)) l
-  cross join lateral (
-    select p.run_at
-    from rebase.jobs p
-    where p.finished_at is null and p.crashes > 0 and p.task = live.task and p.lane = l.lane and p.status = 'pending' and p.run_at <= now()
-    order by p.run_at, p.id
-    limit 1
-  ) h
+cross join lateral (` + reapedSQL(statsOldestSQL) + `
 ) r
 left join lateral (
   select jsonb_object_agg(g.attempts, g.n) as attempts
