@@ -194,7 +194,10 @@ func insertJobs(ctx context.Context, db querier, rows []jobRow, mode NotifyMode)
 	if err == nil {
 		err = findDuplicates(ctx, db, rows, done)
 	}
-	return done, enqueueError(err)
+	if err != nil {
+		return nil, enqueueError(err)
+	}
+	return done, nil
 }
 
 // insert makes the jobs and tells which were duplicates. The ids of those mean nothing yet.
@@ -205,12 +208,7 @@ func insert(ctx context.Context, db querier, rows []jobRow, mode NotifyMode) ([]
 	return insertMany(ctx, db, rows, mode)
 }
 
-func enqueueError(err error) error {
-	if err != nil {
-		return fmt.Errorf("rebase: enqueue: %w", withAdvice(err))
-	}
-	return nil
-}
+func enqueueError(err error) error { return fmt.Errorf("rebase: enqueue: %w", withAdvice(err)) }
 
 // The conflict target is spelled out: a bare "do nothing" would also swallow a
 // conflict of the primary key (a sequence behind after a restore) and lose the job.

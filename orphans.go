@@ -137,14 +137,7 @@ func (e *engine) tellOrphans(found []Job) {
 	if len(found) == 0 {
 		return
 	}
-	var events []Event
-	for _, j := range found {
-		if j.Status == StatusFailed {
-			e.log.Error("rebase: job failed for good: it was running with its last attempt, and no claim listed it", "job_id", j.ID, "task", j.Task,
-				"attempt", j.Attempts, "worker", j.LockedBy)
-			events = append(events, Event{Kind: EventDead, ID: j.ID, Task: j.Task, Lane: j.Lane, Worker: j.LockedBy, Attempt: j.Attempts, Err: ErrLeaseLost})
-		}
-	}
+	events := e.diedHeld(found, "it was running with its last attempt, and no claim listed it")
 	e.log.Error("rebase: took back running jobs that no claim listed", "count", len(found), "worker", e.id)
 	e.wake("")
 	e.events.add(events...)

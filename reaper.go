@@ -281,14 +281,7 @@ func (e *engine) reapBatch(ctx context.Context, tokens []int64, evenFar bool) er
 
 // tellReaped logs, and wakes this engine for what it may run itself.
 func (e *engine) tellReaped(reaped []Job) {
-	var events []Event
-	for _, j := range reaped {
-		if j.Status == StatusFailed {
-			e.log.Error("rebase: job failed for good: its worker died with its last attempt", "job_id", j.ID, "task", j.Task,
-				"attempt", j.Attempts, "worker", j.LockedBy)
-			events = append(events, Event{Kind: EventDead, ID: j.ID, Task: j.Task, Lane: j.Lane, Worker: j.LockedBy, Attempt: j.Attempts, Err: ErrLeaseLost})
-		}
-	}
+	events := e.diedHeld(reaped, "its worker died with its last attempt")
 	if len(reaped) > 0 {
 		e.log.Warn("rebase: took back jobs whose worker is gone", "count", len(reaped), "worker", reaped[0].LockedBy, "by", e.id)
 		e.mu.Lock()
@@ -336,4 +329,16 @@ func (e *engine) reapedDuty(ctx context.Context, now time.Time) error {
 		e.mu.Unlock()
 	}
 	return err
+}
+
+// diedHeld logs those that were taken back from whoever held them and have no attempt left, and
+// returns their events.
+func (e *engine) diedHeld(jobs []Job, why string) (events []Event) {
+	for _, j := range jobs {
+		if j.Status == StatusFailed {
+			e.log.Error("rebase: job failed for good: "+why, "job_id", j.ID, "task", j.Task, "attempt", j.Attempts, "worker", j.LockedBy)
+			events = append(events, Event{Kind: EventDead, ID: j.ID, Task: j.Task, Lane: j.Lane, Worker: j.LockedBy, Attempt: j.Attempts, Err: ErrLeaseLost})
+		}
+	}
+	return events
 }
