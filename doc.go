@@ -108,9 +108,9 @@
 // attempts. The dead letters are
 //
 //	SELECT task, attempts, last_error, updated_at FROM rebase.jobs
-//	WHERE status = 'failed' ORDER BY updated_at DESC
+//	WHERE dead ORDER BY finished_at DESC
 //
-// (WHERE dead says the same, and has an index.)
+// (WHERE status = 'failed' says the same, without an index.)
 //
 // [Queue.Explain] says why a job is not running.
 //

@@ -156,7 +156,8 @@ func (e *KeyTakenError) Error() string {
 }
 
 // Permanent wraps a handler's error to say that trying again is useless: the job
-// goes to the dead letters at once, whatever attempts it has left.
+// goes to the dead letters at once, whatever attempts it has left. A nil err is a
+// failure, too: use it only where there is an error.
 func Permanent(err error) error {
 	return &permanentError{cmpError(err, "permanent failure")}
 }
@@ -176,7 +177,7 @@ func (e *snoozeError) Error() string { return "rebase: snoozed for " + e.d.Strin
 
 // RetryAfter wraps a handler's error to say that the next attempt must not start
 // before d has passed: the delay is the longer of d and the backoff. The attempt
-// counts.
+// counts. A nil err is a failure, too: use it only where there is an error.
 func RetryAfter(d time.Duration, err error) error {
 	return &retryAfterError{d, cmpError(err, "retry later")}
 }

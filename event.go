@@ -27,7 +27,7 @@ type Event struct {
 type EventKind string
 
 const (
-	EventEnqueued  EventKind = "enqueued"
+	EventEnqueued  EventKind = "enqueued" // by this Queue's enqueues; a schedule's slot, a job from SQL or a Retry has none
 	EventClaimed   EventKind = "claimed"
 	EventSucceeded EventKind = "succeeded"
 	EventFailed    EventKind = "failed" // and it will be tried again

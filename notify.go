@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // Waking up. Its only output is "wake".
@@ -94,12 +95,12 @@ func (w *Worker) listenConnect() func(context.Context) (*pgx.Conn, error) {
 		return w.opts.Listen
 	case url != "":
 		return func(ctx context.Context) (*pgx.Conn, error) {
-			config, err := pgx.ParseConfig(url)
+			config, err := pgxpool.ParseConfig(url) // which knows a pool's parameters, too
 			address, _, _ := strings.Cut(url, "?")
 			if err != nil || strings.Contains(url, "://") && strings.Count(address, "@") > 1 {
 				return nil, errListenURL
 			}
-			return pgx.ConnectConfig(ctx, config)
+			return pgx.ConnectConfig(ctx, config.ConnConfig)
 		}
 	}
 	return poolConnect(w.q.pool, nil)

@@ -35,14 +35,15 @@ func (r *rig) named(name string) string {
 const holdersSQL = `select coalesce(string_agg(a.application_name, ','), '') from pg_stat_activity a
 where a.datname = current_database() and a.pid in (select l.pid from pg_locks l where l.locktype = 'advisory' and l.classid = 7236 and l.mode = 'ShareLock')`
 
-// N3: a Listen func, else a URL, else DATABASE_DIRECT_URL, else the pool's own address.
+// N3: a Listen func, else a URL, else DATABASE_DIRECT_URL, else the pool's own address. A URL
+// may have a pool's parameters, which aren't the server's.
 func TestN3WhereToListen(t *testing.T) {
 	r := newRig(t)
 	dial := func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, r.named("func")) }
-	t.Setenv("DATABASE_DIRECT_URL", r.named("environment"))
+	t.Setenv("DATABASE_DIRECT_URL", r.named("environment")+"&pool_min_conns=1")
 	for want, opts := range map[string]*rebase.WorkerOptions{
 		"func":        {Listen: dial, ListenURL: r.named("option")},
-		"option":      {ListenURL: r.named("option")},
+		"option":      {ListenURL: r.named("option") + "&pool_max_conns=4"},
 		"environment": {},
 	} {
 		s := r.sleeper(opts, "a")

@@ -41,8 +41,8 @@ type Options struct {
 	// OnEvent, if not nil, is called for what this Queue's enqueues and workers do with
 	// jobs, one event at a time, on a goroutine that no job waits for, in the order in which
 	// they got to know of it. If it is so slow that 10,000 events wait, further ones are
-	// dropped, with a warning. Of an attempt that failed and is
-	// tried again it is the only one to be told; the log has what failed for good.
+	// dropped, with a warning. Only OnEvent
+	// is told of an attempt that failed and is tried again; the log has what failed for good.
 	OnEvent func(Event)
 }
 

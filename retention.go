@@ -15,6 +15,10 @@ import (
 
 // Retention says how long finished jobs are kept. Every zero field is the default; a
 // negative one keeps them for ever.
+//
+// A worker deletes the jobs of all tasks by its own Retention, also of tasks that it has no
+// handler for: give every worker of a database the same one, Archive included. [Queue.Delete]
+// and `rebase purge` delete without Archive.
 type Retention struct {
 	Succeeded time.Duration // of succeeded and cancelled jobs; if zero, 3 days
 	Failed    time.Duration // of failed jobs, the dead letters; if zero, 30 days

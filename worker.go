@@ -73,7 +73,7 @@ type WorkerOptions struct {
 	// ones 3 days, failed ones 30 days.
 	Retention Retention
 	// IsInfrastructure tells errors of handlers that speak of PostgreSQL's connection
-	// from failures of the job: they use no attempt, 25 times in a row. If nil, that are a
+	// from failures of the job: they use no attempt, 25 times in a row. If nil, these are: a
 	// failed connect, a closed connection or pool, and SQLSTATE 08xxx, 57P01 to 57P05,
 	// 53300 and 25006; and a connection that broke without a word (io.EOF, a reset,
 	// driver.ErrBadConn) or a context's deadline if the worker's own connection broke too.
