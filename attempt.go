@@ -139,7 +139,7 @@ func (e *engine) finishLocked(a *attempt, o outcome, now time.Time) (next *attem
 	e.end(a)
 	e.save(a, o)
 	next = e.pick(now)
-	if e.look.blocked || next == nil || e.buffered <= e.look.low {
+	if next == nil || e.buffered <= e.look.low {
 		e.claimSignal.set()
 	}
 	return next, false

@@ -44,6 +44,7 @@ type lookout struct {
 	slept    time.Time // when they were taken
 	fast     bool      // wakes come so fast that it pays to stay awake
 	found    time.Time // when a claim last found something
+	most     int       // jobs in a claim, since one took too long; 0: no bound
 }
 
 // soon begins a series of quick looks.
@@ -111,6 +112,9 @@ func (e *engine) claimLoop() {
 			continue
 		}
 		e.mu.Lock()
+		if isLost(err) { // perhaps because the payloads are too many for the time that a round has
+			e.look.most = max(p.room/2, 1)
+		}
 		e.dropFloors()
 		e.look.at, e.look.series.looks = time.Time{}, 0
 		e.mu.Unlock()
@@ -159,7 +163,7 @@ func (e *engine) plan(now time.Time) (p *plan, wait time.Duration, stop bool) {
 	if p == nil {
 		k.blocked = true
 		e.listener.unlock() // whoever enqueues now need not notify
-		return nil, -1, false
+		return nil, listenPoll, false
 	}
 	k.low = (p.room + e.buffered) / 2
 	if full := k.last.Add(pace); p.free <= 0 && now.Before(full) && e.buffered > k.low {
@@ -192,6 +196,7 @@ func (e *engine) plan(now time.Time) (p *plan, wait time.Duration, stop bool) {
 // wants adds up what there is room for; nil for none.
 func (e *engine) wants(idle bool) *plan {
 	p := &plan{free: e.w.opts.Concurrency - e.running - e.buffered}
+	p.reaped = e.reaped == 0 && e.buffered == 0 && e.look.series.looks == 0 && p.free > 0 && (idle || e.reapedDue)
 	ahead, gone := 0, 0
 	order := slices.Clone(e.tasks)
 	slices.SortStableFunc(order, func(a, b *taskState) int { return int(min(max(a.turn-b.turn, -1), 1)) })
@@ -199,7 +204,10 @@ func (e *engine) wants(idle bool) *plan {
 		if idle && t.looked {
 			continue
 		}
-		extra := e.ahead(t)
+		extra := 0
+		if !p.reaped { // a job that was once reaped runs with nothing claimed ahead beside it
+			extra = e.ahead(t)
+		}
 		if extra > 0 {
 			left := e.leaving(t)
 			extra, gone = extra+left, gone+left
@@ -211,11 +219,10 @@ func (e *engine) wants(idle bool) *plan {
 		}
 		ahead += extra
 	}
-	p.room = min(p.free+min(ahead, e.aheadCap()+gone), 10*aheadRows)
+	p.room = min(p.free+min(ahead, e.aheadCap()+gone), cmp.Or(e.look.most, 10*aheadRows))
 	if p.room <= 0 || len(p.tasks) == 0 {
 		return nil
 	}
-	p.reaped = e.reaped == 0 && e.buffered == 0 && e.look.series.looks == 0 && e.running < e.w.opts.Concurrency && (idle || e.reapedDue)
 	return p
 }
 
@@ -317,6 +324,11 @@ func (e *engine) claimed(p *plan, batches []*batch, look *idleLook, took time.Du
 	k.empty = n < p.room
 	if n > 0 {
 		k.found = time.Now()
+	}
+	if n > 0 && took < e.roundLimit()/4 {
+		if k.most *= 2; k.most > 10*aheadRows {
+			k.most = 0
+		}
 	}
 	if n > 0 || more {
 		k.more, k.series.looks = true, 0

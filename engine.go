@@ -249,6 +249,15 @@ func (t *taskState) take(e *engine) *attempt {
 func (e *engine) unbuffer(a *attempt) {
 	a.lane.task.buffered--
 	e.buffered--
+	e.roomier()
+}
+
+// roomier wakes a claimer that waits for room. Whatever makes room must call it: nothing else
+// ends that wait for half a minute.
+func (e *engine) roomier() {
+	if e.look.blocked {
+		e.claimSignal.set()
+	}
 }
 
 // begin takes a slot for the job.
@@ -272,6 +281,7 @@ func (e *engine) end(a *attempt) {
 	t := a.lane.task
 	t.running--
 	e.running--
+	e.roomier()
 	e.enqueueTask(t)
 	if t.skipped {
 		t.skipped, e.look.woken = false, true
@@ -320,22 +330,6 @@ func (e *engine) save(a *attempt, o outcome) {
 	e.recordSignal.set()
 	e.changed.set()
 }
-
-// prove ends the probation of a job that was once reaped: the next of them may begin, and jobs
-// may be claimed ahead again. A job that kills its process does so soon, mostly; one that
-// has run for a while, or has ended, must not hold up the others.
-func (e *engine) prove(a *attempt) {
-	if a.job.crashes == 0 || a.proved {
-		return
-	}
-	a.proved = true
-	e.reaped--
-	e.look.blockedWait, e.look.woken = 0, true
-	e.claimSignal.set()
-}
-
-// probation is how long a job that was once reaped runs before it counts as proved.
-func (e *engine) probation() time.Duration { return min(e.w.opts.VisibilityTimeout/4, 10*time.Second) }
 
 // settle forgets a job: its row no longer carries this claim's token.
 func (e *engine) settle(a *attempt) {

@@ -1,6 +1,9 @@
 package rebase
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // What becomes of schedules that are due: a function of the row and the database's clock. After
 // a long absence that is more than fits a round, so a statement fires only so many slots, and
@@ -59,6 +62,7 @@ func (f *firing) add(s *scheduleRow, p *plannedSchedule, now time.Time) {
 	size := len(p.row.payload) + 1
 	most := max(min(f.room, f.bytes/size), 1)
 	fire, missed, next := p.slots(s.NextRunAt.Add(-s.offset), now, s.moved(), most)
+	fire = slices.DeleteFunc(fire, s.LastSlot.Equal) // it has fired, and the row remembers that for longer than schedule_slots
 	f.room, f.bytes = f.room-len(fire), f.bytes-len(fire)*size
 	f.more = f.more || !next.IsZero() && !next.Add(s.offset).After(now)
 	var last time.Time

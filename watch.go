@@ -91,6 +91,22 @@ func (e *engine) proveLater(a *attempt, now time.Time) time.Time {
 	return time.Time{}
 }
 
+// prove ends the probation of a job that was once reaped: the next of them may begin, and jobs
+// may be claimed ahead again. A job that kills its process does so soon, mostly; one that
+// has run for a while, or has ended, must not hold up the others.
+func (e *engine) prove(a *attempt) {
+	if a.job.crashes == 0 || a.proved {
+		return
+	}
+	a.proved = true
+	e.reaped--
+	e.look.blockedWait, e.look.woken = 0, true
+	e.claimSignal.set()
+}
+
+// probation is how long a job that was once reaped runs before it counts as proved.
+func (e *engine) probation() time.Duration { return min(e.w.opts.VisibilityTimeout/4, 10*time.Second) }
+
 // earlier returns the earlier time; zero is never.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
