@@ -54,7 +54,7 @@ func answerStatement(ids []int64, fences []*int64, statuses []*string) statement
 func (e *engine) answered(list []*attempt, fences []*int64, statuses []*string) {
 	now := time.Now()
 	var events []Event
-	var lost []*attempt
+	var lost, cancelled []*attempt
 	e.mu.Lock()
 	for i, a := range list {
 		switch {
@@ -65,15 +65,23 @@ func (e *engine) answered(list []*attempt, fences []*int64, statuses []*string) 
 			e.later = append(e.later, deferred{a, now.Add(retryLocked)})
 		default:
 			e.settle(a)
-			if a.outcome.kind != kindReleased {
-				e.counts.Lost++
+			switch {
+			case a.outcome.kind == kindReleased:
+			case statuses[i] != nil && Status(*statuses[i]) == StatusCancelled:
+				cancelled = append(cancelled, a)
+				events = append(events, e.lostEvent(a, ErrCancelled))
+			default:
 				lost = append(lost, a)
-				events = append(events, e.event(EventLeaseLost, a, ErrLeaseLost))
+				events = append(events, e.lostEvent(a, ErrLeaseLost))
 			}
 		}
 	}
 	e.events.add(events...)
 	e.mu.Unlock()
+	for _, a := range cancelled {
+		e.log.Info("rebase: a job was cancelled before its result was written, which was dropped", "job_id", a.job.ID, "task", a.job.Task,
+			"attempt", a.job.Attempts, "worker", e.id, "outcome", a.outcome.kind)
+	}
 	for _, a := range lost {
 		e.log.Warn("rebase: lease lost; the result was dropped", "job_id", a.job.ID, "task", a.job.Task, "attempt", a.job.Attempts,
 			"worker", e.id, "outcome", a.outcome.kind)

@@ -149,6 +149,10 @@ func (e *engine) plan(now time.Time) (p *plan, wait time.Duration, stop bool) {
 	if e.stopping {
 		return nil, 0, true
 	}
+	if e.resultsAway.away || e.unsaved >= mostUnsaved {
+		k.blocked = true
+		return nil, listenPoll, false
+	}
 	idle := !k.more
 	if idle && !k.woken && now.Before(k.at) {
 		return nil, k.at.Sub(now), false
@@ -192,6 +196,11 @@ func (e *engine) plan(now time.Time) (p *plan, wait time.Duration, stop bool) {
 	}
 	return p, 0, false
 }
+
+// mostUnsaved is how many results may wait: a worker whose results can't be written must not go
+// through the whole queue. Nor does one claim while its connection for results can't be had, over
+// which leases are renewed: what it began then would be taken from it.
+const mostUnsaved = 10_000
 
 // wants adds up what there is room for; nil for none.
 func (e *engine) wants(idle bool) *plan {

@@ -335,6 +335,7 @@ func (e *engine) save(a *attempt, o outcome) {
 func (e *engine) settle(a *attempt) {
 	if a.state == stateFinished {
 		e.unsaved--
+		e.roomier()
 	}
 	a.state = stateSettled
 	e.prove(a)

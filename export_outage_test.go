@@ -21,6 +21,19 @@ func (o *Outages) Round(claims bool, began time.Time, err error) {
 	o.e.reachable(of, began, err)
 }
 
+// Claims says whether the claimer, woken, would claim now.
+func (o *Outages) Claims() bool {
+	o.e.wake("")
+	p, _, _ := o.e.plan(time.Now())
+	return p != nil
+}
+
+// Unsaved makes it look as if so many results were not recorded yet.
+func (o *Outages) Unsaved(n int) { o.e.unsaved = n }
+
+// MostUnsaved is the bound of that.
+const MostUnsaved = mostUnsaved
+
 // LostRound is what a round returns whose connection broke.
 func LostRound(err error) error { return &lostError{err} }
 

@@ -218,14 +218,19 @@ func (e *engine) lose(a *attempt, cause error) {
 	case a.state == stateBuffered:
 		e.unbuffer(a)
 	}
-	e.counts.Lost++
 	e.settle(a)
-	kind := EventLeaseLost
-	if cause == ErrCancelled {
-		kind = EventCancelled
-	}
-	e.events.add(e.event(kind, a, cause))
+	e.events.add(e.lostEvent(a, cause))
 	e.startSlots(time.Now())
+}
+
+// lostEvent counts and tells of an attempt whose claim is gone.
+func (e *engine) lostEvent(a *attempt, cause error) Event {
+	if cause == ErrCancelled {
+		e.counts.Cancelled++
+		return e.event(EventCancelled, a, cause)
+	}
+	e.counts.Lost++
+	return e.event(EventLeaseLost, a, cause)
 }
 
 // logLost logs them; a logger is the user's code, so the engine's lock is not held.

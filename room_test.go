@@ -2,6 +2,8 @@ package rebase_test
 
 import (
 	"context"
+	"io"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -83,4 +85,59 @@ func TestRunOnceEndsAfterTimeouts(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, ctx.Err())
 	require.Equal(t, 2, n)
+}
+
+// J9: nothing is claimed while the connection for results can't be had, although the one for
+// claims works: its leases could not be renewed. Claims go on when it is back.
+func TestJ9NothingIsClaimedWhileNoLeaseCanBeRenewed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	w := r.worker(nil)
+	w.Register("x", succeed, nil)
+	o := rebase.NewOutages(w)
+	require.True(t, o.Claims())
+	o.Round(false, time.Now(), rebase.LostRound(io.EOF))
+	require.True(t, o.Claims(), "a connection that broke is made anew at once")
+	o.Round(false, time.Now(), rebase.LostRound(io.EOF))
+	require.False(t, o.Claims())
+	o.Round(true, time.Now(), nil)
+	require.False(t, o.Claims())
+	o.Round(false, time.Now(), nil)
+	require.True(t, o.Claims())
+}
+
+// J24: a worker whose results are all refused doesn't go through the whole queue.
+func TestJ24ResultsThatCannotBeWrittenStopClaims(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	w := r.worker(nil)
+	w.Register("x", succeed, nil)
+	o := rebase.NewOutages(w)
+	o.Unsaved(rebase.MostUnsaved - 1)
+	require.True(t, o.Claims())
+	o.Unsaved(rebase.MostUnsaved)
+	require.False(t, o.Claims())
+}
+
+// J18: a job that another process cancels while its result is on the way is told as cancelled,
+// not as a lost lease.
+func TestJ18ACancelThatOvertakesTheResultIsToldAsCancelled(t *testing.T) {
+	t.Parallel()
+	var cancelled, lost atomic.Int64
+	r := observed(t, func(e rebase.Event) {
+		switch e.Kind {
+		case rebase.EventCancelled:
+			cancelled.Add(1)
+		case rebase.EventLeaseLost:
+			lost.Add(1)
+		}
+	})
+	id := r.enqueue("x", nil)
+	r.handle("x", &rebase.WorkerOptions{PollOnly: true}, func(ctx context.Context, job *rebase.Job) error {
+		return r.elsewhere(rebase.Never).Cancel(ctx, job.ID, "not wanted")
+	})
+	r.until(func() bool { return cancelled.Load()+lost.Load() > 0 }, "it is told")
+	require.Equal(t, rebase.StatusCancelled, r.job(id).Status)
+	require.EqualValues(t, 1, cancelled.Load())
+	require.Empty(t, r.log.matching("lease lost"))
 }
