@@ -45,3 +45,12 @@ func (w *Worker) HoldsOfAnotherServer() {
 		}
 	})
 }
+
+// Room is how many jobs the claimer, woken, would claim of a task whose handlers take so long; more
+// says that its last claim found something.
+func (o *Outages) Room(mean time.Duration, more bool) int {
+	o.e.tasks[0].mean, o.e.look.more = mean, more
+	o.e.wake("")
+	p, _, _ := o.e.plan(time.Now())
+	return p.room
+}

@@ -101,3 +101,15 @@ func TestAWiderWindowFiresNoSlotFromBeforeTheSchedule(t *testing.T) {
 	require.NoError(t, f.Tend(t.Context()))
 	require.Less(t, r.state(wide.ID).NextRunAt.Sub(slot), 25*time.Hour)
 }
+
+// S1: a slot that fired never fires again, also when next_run_at is moved after the seven days for
+// which schedule_slots remembers it: the row itself knows its last slot.
+func TestS1ALastSlotIsNotFiredAgainAfterSevenDays(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.set(rebase.Schedule{ID: "yearly", Cron: "0 0 1 1 *", Task: "report"})
+	r.exec(`update rebase.schedules set last_slot = date_trunc('year', now(), 'UTC') where id = 'yearly'`)
+	r.exec(`update rebase.schedules set next_run_at = now() where id = 'yearly'`)
+	r.fired()
+	require.Zero(t, r.count("true"))
+}
