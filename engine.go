@@ -96,6 +96,7 @@ type engine struct {
 	duties           duties      // the recorder's next times
 	owed             owing       // by RunOnce
 	trusted          time.Time   // renewals have gone through without a break since; zero: they have not
+	split            splitting   // of renewals that were refused
 	turn, turnWall   time.Time   // the last turn of the recorder's loop, by the monotonic and the wall clock
 	renewedAt        time.Time   // when the last renewal that went through began
 	earliest         time.Time   // the watch's next deadline; zero: none

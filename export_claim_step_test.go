@@ -184,6 +184,16 @@ func (s *Stepper) RecordLate(meanwhile func(), unheard bool) error {
 // Renew is the heartbeat.
 func (s *Stepper) Renew() error { return s.e.renew(s.e.base) }
 
+// RenewParts sends what is left of a renewal that was refused, part by part.
+func (s *Stepper) RenewParts() error {
+	for s.e.due(&s.e.duties.parts, time.Now()) {
+		if err := s.e.partDuty(s.e.base, time.Now()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Reap takes back all claims whose lease has ended.
 func (s *Stepper) Reap() error {
 	for {

@@ -18,6 +18,7 @@ import (
 // duties are the times at which the recorder's duties are due; zero is now.
 type duties struct {
 	renew    time.Time
+	parts    time.Time // of a renewal that was refused
 	heads    time.Time
 	reap     time.Time
 	owed     time.Time // reap what RunOnce found
@@ -77,6 +78,7 @@ func (e *engine) untrusted() {
 	defer e.mu.Unlock()
 	e.duties.renew, e.duties.last = time.Time{}, nil
 	e.trusted = time.Time{}
+	e.rejoin()
 }
 
 // recordNext does one thing, or says how long there is nothing to do.
@@ -100,6 +102,7 @@ func (e *engine) recordNext() (did bool, wait time.Duration, err error) {
 		at *time.Time
 		do func(context.Context, time.Time) error
 	}{
+		{&d.parts, e.partDuty},
 		{&d.tokens, e.tokenDuty},
 		{&d.fire, e.fireDuty},
 		{&d.heads, e.headDuty},
@@ -144,7 +147,7 @@ func (e *engine) untilDuty(now time.Time) time.Duration {
 	defer e.mu.Unlock()
 	d := &e.duties
 	next := never
-	for _, t := range []time.Time{d.renew, d.heads, d.reap, d.owed, d.reapedAt, d.purge, d.unserved, d.tokens, d.fire, d.orphans} {
+	for _, t := range []time.Time{d.renew, d.parts, d.heads, d.reap, d.owed, d.reapedAt, d.purge, d.unserved, d.tokens, d.fire, d.orphans} {
 		next = earlier(next, t)
 	}
 	for _, l := range e.later {
@@ -244,7 +247,7 @@ func (e *engine) trust(began time.Time) {
 	if now := time.Now(); e.trusted.IsZero() || stopped || now.Sub(began) > time.Second {
 		e.trusted = now
 	}
-	e.renewedAt = began
+	e.renewedAt, e.split.trusted = began, time.Time{}
 }
 
 func (e *engine) headDuty(ctx context.Context, now time.Time) error {

@@ -49,9 +49,10 @@ where k.ctid = any(array(
 
 // A renewal is what one round is to extend.
 type renewal struct {
-	attempts []*attempt
-	tokens   []int64
-	renewed  map[int64]bool
+	attempts  []*attempt
+	outsiders []*attempt // whose rows are not part of it, see renew_refused.go; their claims are
+	tokens    []int64
+	renewed   map[int64]bool
 }
 
 // renewRows bounds a round; more than that is held only for moments.
@@ -84,14 +85,22 @@ func (e *engine) renew(ctx context.Context) error {
 	return e.beatRefused(ctx, refused)
 }
 
-// extend extends all leases, and takes in what the rows say about those that it could not
-// extend.
+// extend extends all leases, in parts if the server refuses to do it at once.
 func (e *engine) extend(ctx context.Context, r *renewal) error {
 	sent := time.Now()
-	if err := e.results.round(ctx, e.roundLimit(), e.renewStatements(r, sent)...); err != nil {
+	err := e.results.round(ctx, e.roundLimit(), e.renewStatements(r, sent)...)
+	if isRefused(err) {
+		return e.renewApart(ctx, r, err)
+	}
+	if err != nil {
 		return err
 	}
-	if missing := e.renewed(r, sent); len(missing) > 0 {
+	return e.taken(ctx, r, sent)
+}
+
+// taken takes in what went through, and what the rows say about those that it did not extend.
+func (e *engine) taken(ctx context.Context, r *renewal, sent time.Time) error {
+	if missing := append(e.renewed(r, sent), r.outsiders...); len(missing) > 0 {
 		if err := e.askRenewal(ctx, missing); err != nil {
 			return err
 		}
@@ -110,7 +119,11 @@ func (e *engine) renewStatements(r *renewal, now time.Time) []statement {
 	for list := range slices.Chunk(r.attempts, renewRows) {
 		all = append(all, e.renewStatement(r, list, now))
 	}
-	return append(all, statement{sql: renewClaimsSQL, args: []any{r.tokens, interval(e.w.opts.VisibilityTimeout)}})
+	return append(all, e.ledgerStatement(r))
+}
+
+func (e *engine) ledgerStatement(r *renewal) statement {
+	return statement{sql: renewClaimsSQL, args: []any{r.tokens, interval(e.w.opts.VisibilityTimeout)}}
 }
 
 func (e *engine) takeRenewal() *renewal {
@@ -120,7 +133,12 @@ func (e *engine) takeRenewal() *renewal {
 	for token, c := range e.held {
 		r.tokens = append(r.tokens, token)
 		for i := range c.attempts {
-			if a := &c.attempts[i]; a.state != stateSettled {
+			a := &c.attempts[i]
+			switch {
+			case a.state == stateSettled:
+			case e.split.outsiders[a] != nil:
+				r.outsiders = append(r.outsiders, a)
+			default:
 				r.attempts = append(r.attempts, a)
 			}
 		}
@@ -153,18 +171,23 @@ func (e *engine) renewStatement(r *renewal, list []*attempt, now time.Time) stat
 func (e *engine) renewed(r *renewal, sent time.Time) (missing []*attempt) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, token := range r.tokens {
-		if c := e.held[token]; c != nil {
-			c.deadline = sent.Add(e.leaseLocal())
-			e.arm(c.deadline)
-		}
-	}
+	e.extended(r.tokens, sent)
 	for _, a := range r.attempts {
 		if a.state != stateSettled && !r.renewed[a.job.ID] {
 			missing = append(missing, a)
 		}
 	}
 	return missing
+}
+
+// extended moves the local deadlines of claims. The engine's lock is held.
+func (e *engine) extended(tokens []int64, sent time.Time) {
+	for _, token := range tokens {
+		if c := e.held[token]; c != nil {
+			c.deadline = sent.Add(e.leaseLocal())
+			e.arm(c.deadline)
+		}
+	}
 }
 
 // askRenewal finds out about jobs whose leases were not extended: locked by somebody, in
@@ -185,7 +208,7 @@ func (e *engine) askRenewal(ctx context.Context, list []*attempt) error {
 		switch {
 		case a.state == stateSettled:
 		case fences[i] != nil && *fences[i] == a.claim.token:
-			if at := time.Now().Add(time.Second); at.Before(e.duties.renew) { // locked: ask again
+			if at := time.Now().Add(time.Second); e.split.outsiders[a] == nil && at.Before(e.duties.renew) { // locked: ask again
 				e.duties.renew = at
 			}
 		case fences[i] != nil && *fences[i] == -a.claim.token:
