@@ -209,16 +209,25 @@ func (s *Stepper) ReapTurn() (more bool, err error) {
 	return s.e.reaping.left(), err
 }
 
-// Purge deletes a batch of what has succeeded or was cancelled, and one of dead letters.
+// Purge deletes a batch of what has succeeded or was cancelled, and one of dead letters. After a
+// job that had to be stepped over it goes on to the end of the half.
 func (s *Stepper) Purge() error {
 	for _, dead := range []bool{false, true} {
 		s.e.sweep = sweep{dead: dead, from: lowest, rows: s.e.sweep.rows}
-		if err := s.e.purgeDuty(s.e.base, time.Now()); err != nil {
-			return err
+		for again := true; again; again = s.e.sweep.dead == dead && s.e.sweep.stuck > 0 {
+			if err := s.e.purgeDuty(s.e.base, time.Now()); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
+
+// PurgeNext deletes the next batch of the sweep.
+func (s *Stepper) PurgeNext() error { return s.e.purgeDuty(s.e.base, time.Now()) }
+
+// PurgeBatch sets the size of the next batch.
+func (s *Stepper) PurgeBatch(rows int) { s.e.sweep.rows = rows }
 
 // A LaneFloor is what an engine knows of a lane's head.
 type LaneFloor struct {

@@ -80,10 +80,16 @@ var planWants = map[string]planWant{
 	},
 	"emptyClaimsSQL": {args: func(f *planTable) string { return f.expired }, indexes: []string{"jobs_pkey"}, cond: "id", buffers: 100},
 	"purgeSQL": {
-		args: fixedArgs("'3 days', 50, '0001-01-01 00:00Z'"), indexes: []string{"jobs_finished_at"}, cond: "finished_at", buffers: 1000,
+		args: fixedArgs("'3 days', 50, '0001-01-01 00:00Z', '{1,2}'"), indexes: []string{"jobs_finished_at"}, cond: "finished_at", buffers: 1000,
 	},
 	"purgeDeadSQL": {
-		args: fixedArgs("'30 days', 50, '0001-01-01 00:00Z'"), indexes: []string{"jobs_dead"}, cond: "finished_at", buffers: 1000,
+		args: fixedArgs("'30 days', 50, '0001-01-01 00:00Z', '{1,2}'"), indexes: []string{"jobs_dead"}, cond: "finished_at", buffers: 1000,
+	},
+	"oldestSQL": {
+		args: fixedArgs("'3 days', 1, '0001-01-01 00:00Z', '{1,2}'"), indexes: []string{"jobs_finished_at"}, cond: "finished_at", buffers: 100,
+	},
+	"oldestDeadSQL": {
+		args: fixedArgs("'30 days', 1, '0001-01-01 00:00Z', '{1,2}'"), indexes: []string{"jobs_dead"}, cond: "finished_at", buffers: 100,
 	},
 	"insertOneSQL": {
 		args:    fixedArgs(`'plain', '', '{}', null, null, '0', 3, 'new', 'newnewnewnewnewn'::bytea, null, null, 0`),
