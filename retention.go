@@ -30,7 +30,9 @@ type Retention struct {
 	// deleting included; a server that hears nothing from it for three quarters of that ends
 	// the transaction. A batch that failed is halved, down to one job; later ones grow again. One
 	// job that fails alone is left until the next hour.
-	// The rows of each tx.Query must be closed before it returns.
+	// The rows of each tx.Query must be closed before it returns. It must obey ctx: when the time
+	// is over the worker closes the connection beneath tx and goes on. One that runs on keeps
+	// its goroutine, also after Run has returned, and this worker deletes nothing until it returns.
 	Archive func(ctx context.Context, tx pgx.Tx, jobs []*Job) error
 }
 
@@ -152,6 +154,10 @@ func (e *engine) purgeDuty(ctx context.Context, now time.Time) error {
 	}
 	n, size := 0, s.batch()
 	if keep >= 0 {
+		if e.w.archiving.Load() { // the last batch's, that ignores its context
+			e.set(&e.duties.purge, now.Add(time.Minute))
+			return nil
+		}
 		var err error
 		if n, err = e.purge(ctx, sql, s.args(keep)); err != nil {
 			return e.purgeFailed(ctx, now, statement{sql: oldest, args: s.args(keep)}, err)
@@ -281,69 +287,4 @@ func (e *engine) purge(ctx context.Context, sql string, args []any) (n int, err 
 	}
 	e.sweep.reach(from)
 	return n, nil
-}
-
-// purgeArchived hands the jobs over in the transaction that deletes them.
-func (e *engine) purgeArchived(ctx context.Context, sql string, args []any, archive func(context.Context, pgx.Tx, []*Job) error) (n int, from time.Time, err error) {
-	from = e.sweep.from
-	err = e.results.transaction(ctx, e.roundLimit(), func(ctx context.Context, tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, sql+jobColumns, args...)
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
-		var jobs []*Job
-		for rows.Next() {
-			j := new(Job)
-			if err := viewJob(rows, 0, j); err != nil {
-				return err
-			}
-			jobs = append(jobs, j)
-			if j.FinishedAt.After(from) {
-				from = *j.FinishedAt
-			}
-		}
-		if n = len(jobs); n == 0 || rows.Err() != nil {
-			return rows.Err()
-		}
-		return callArchive(ctx, tx, jobs, archive)
-	})
-	return n, from, err
-}
-
-// An archiveError is an error of the user's function. It has no Unwrap: what failed there,
-// a network perhaps, says nothing about the database.
-type archiveError struct {
-	text  string
-	first place // the oldest job that it was given
-}
-
-func (e *archiveError) Error() string { return "retention: archive: " + e.text }
-
-// callArchive keeps a panic of the user's function from ending the process, and runtime.Goexit from
-// ending the recorder.
-func callArchive(ctx context.Context, tx pgx.Tx, jobs []*Job, archive func(context.Context, pgx.Tx, []*Job) error) error {
-	first := place{*jobs[0].FinishedAt, jobs[0].ID}
-	for _, j := range jobs {
-		if j.FinishedAt.Before(first.at) {
-			first = place{*j.FinishedAt, j.ID}
-		}
-	}
-	err := error(&archiveError{"it called runtime.Goexit", first})
-	isolated(func() {
-		defer func() {
-			if v := recover(); v != nil {
-				err = &archiveError{"panic: " + panicText(v), first}
-			}
-		}()
-		if said := archive(ctx, tx, jobs); said != nil {
-			err = &archiveError{errorText(said), first}
-		} else {
-			err = nil
-		}
-	})
-	if err == nil && tx.Conn().PgConn().IsBusy() { // nothing could be committed
-		err = &archiveError{"it left rows of tx.Query open", first}
-	}
-	return err
 }

@@ -6,6 +6,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -88,4 +90,83 @@ func TestAJobThatIsTooSlowToArchiveIsSteppedOver(t *testing.T) {
 	require.Len(t, r.log.matching("ERROR", "can't be deleted", fmt.Sprintf("job_id=%d ", id)), 1)
 	r.until(func() bool { return s.PurgeNext() == nil && r.count("true") == 1 }, "the dead letter is gone")
 	require.Equal(t, 1, r.count("id = $1", id))
+}
+
+// J17: an archive that ignores its context holds up no result and no end of Run; its jobs stay, and
+// what it does with the transaction afterwards fails.
+func TestAnArchiveThatIgnoresItsContextHoldsUpNothing(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.old(1)
+	in, release, late := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	w := r.worker(&rebase.WorkerOptions{
+		VisibilityTimeout: 3 * time.Second, ShutdownTimeout: 2 * time.Second,
+		Retention: rebase.Retention{Archive: func(_ context.Context, tx pgx.Tx, _ []*rebase.Job) error {
+			close(in)
+			<-release // an upload without a context
+			_, err := tx.Exec(context.Background(), "select 1")
+			late <- err
+			return nil
+		}},
+	})
+	w.Register("x", func(context.Context, *rebase.Job) error { <-in; return nil }, nil)
+	free := sync.OnceFunc(func() { close(release) })
+	s := r.start(w)
+	t.Cleanup(free)
+	await(t, in)
+	r.ends(r.enqueue("x", nil), rebase.StatusSucceeded)
+	require.NoError(t, s.stop())
+	require.Equal(t, 2, r.count("task <> 'x'"))
+	require.Len(t, r.log.matching("ERROR", "Archive ignores its context"), 1)
+	free()
+	require.Error(t, await(t, late))
+	require.Equal(t, 2, r.count("task <> 'x'"))
+}
+
+// J17: Run ends in its time also while the archive still has some.
+func TestAnArchiveThatIgnoresItsContextHoldsUpNoShutdown(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.old(1)
+	in, release := make(chan struct{}), make(chan struct{})
+	s := r.handle("x", &rebase.WorkerOptions{ShutdownTimeout: time.Second, Retention: rebase.Retention{
+		Archive: func(context.Context, pgx.Tx, []*rebase.Job) error {
+			close(in)
+			<-release
+			return nil
+		},
+	}}, succeed)
+	t.Cleanup(func() { close(release) })
+	await(t, in)
+	began := time.Now()
+	require.NoError(t, s.stop())
+	require.Less(t, time.Since(began), 8*time.Second, "the archive would have ten")
+}
+
+// J17: while it runs no other is called; when it returns retention goes on, with its jobs, one of which
+// it had alone and which is left to the next sweep.
+func TestRetentionRestsUntilAnArchiveReturns(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	id := r.old(2)[0]
+	release := make(chan struct{})
+	var calls atomic.Int64
+	s := r.purger(&rebase.WorkerOptions{VisibilityTimeout: 3 * time.Second}, func(context.Context, pgx.Tx, []*rebase.Job) error {
+		if calls.Add(1) == 1 {
+			<-release
+		}
+		return nil
+	})
+	free := sync.OnceFunc(func() { close(release) })
+	t.Cleanup(free)
+	s.PurgeBatch(1)
+	require.ErrorContains(t, s.PurgeNext(), "ignores its context")
+	require.NoError(t, s.Renew(), "over a new connection")
+	require.NoError(t, s.PurgeNext())
+	require.EqualValues(t, 1, calls.Load())
+	free()
+	r.until(func() bool { return s.PurgeNext() == nil && r.count("true") == 1 }, "the others are gone")
+	require.Equal(t, 1, r.count("id = $1", id))
+	require.NoError(t, s.PurgeNext())
+	r.until(func() bool { return s.PurgeNext() == nil && r.count("true") == 0 }, "the next sweep has it")
 }

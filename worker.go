@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -107,6 +108,7 @@ type Worker struct {
 	tasks     []*taskConfig
 	names     map[string]*taskConfig
 	schedules map[string]*plannedSchedule
+	archiving atomic.Bool // Archive runs, perhaps on after its time or after Run
 
 	mu      sync.Mutex
 	started bool
