@@ -11,7 +11,7 @@ var WorkerStatements = map[string]string{
 	"idleSQL": idleSQL, "lanedSQL": lanedSQL, "idleLanesSQL": idleLanesSQL, "headSQL": headSQL, "reapedDueSQL": reapedDueSQL,
 	"succeedSQL": succeedSQL, "recordSQL": recordSQL, "answerSQL": answerSQL, "overSQL": overSQL,
 	"renewSQL": renewSQL, "renewClaimsSQL": renewClaimsSQL, "heartbeatSQL": heartbeatSQL, "unservedSQL": unservedSQL,
-	"expiredSQL": expiredSQL, "reapSQL": reapSQL, "giveBackSQL": giveBackSQL, "emptyClaimsSQL": emptyClaimsSQL,
+	"expiredSQL": expiredSQL, "reapSQL": reapSQL, "heldSQL": heldSQL, "giveBackSQL": giveBackSQL, "emptyClaimsSQL": emptyClaimsSQL,
 	"purgeSQL": purgeSQL + "j.finished_at", "purgeDeadSQL": purgeDeadSQL + "j.finished_at", "oldestSQL": oldestSQL, "oldestDeadSQL": oldestDeadSQL,
 	"insertOneSQL": insertOneSQL, "insertPlainSQL": insertPlainSQL, "insertPlainManySQL": insertPlainManySQL, "insertManySQL": insertManySQL, "findDuplicatesSQL": findDuplicatesSQL,
 	"completeTxSQL": completeTxSQL, "orphanSQL": orphanSQL,

@@ -73,7 +73,10 @@ var planWants = map[string]planWant{
 	"unservedSQL": {args: fixedArgs(""), indexes: []string{"jobs_unfinished"}, cond: "", buffers: 2000, head: true},
 	"expiredSQL":  {args: fixedArgs("'1 hour'"), buffers: 200, small: true},
 	"reapSQL": {
-		args: func(f *planTable) string { return f.expired + ", false, 0" }, indexes: []string{"jobs_pkey"}, cond: "id", buffers: 8000, sorts: true,
+		args: func(f *planTable) string { return f.expired + ", false, 0, null" }, indexes: []string{"jobs_pkey"}, cond: "id", buffers: 8000, sorts: true,
+	},
+	"heldSQL": {
+		args: func(f *planTable) string { return "(" + f.expired + ")[1]" }, indexes: []string{"jobs_pkey"}, cond: "id", buffers: 3000,
 	},
 	"giveBackSQL": {
 		args: func(f *planTable) string { return f.expired + ", 0" }, indexes: []string{"jobs_pkey"}, cond: "id", buffers: 8000, sorts: true,

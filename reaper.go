@@ -3,6 +3,7 @@ package rebase
 import (
 	"cmp"
 	"context"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -31,13 +32,14 @@ limit 1000`
 
 // reapSQL takes back the jobs of the claims $1. A job that had not begun gets its
 // attempt back and is due at once; one that had begun waits by the default backoff,
-// or is dead if it has no attempt left. $2: also leases that end in a far future.
+// or is dead if it has no attempt left. $2: also leases that end in a far future. $4, if
+// not null: only these jobs, of the one claim.
 const reapSQL = `
 with u as materialized (
   select x.*, x.started_at is not null and x.attempts >= x.max_attempts as ends
   from unnest($1::bigint[]) t (token)
   join rebase.claims k on k.token = t.token
-  cross join lateral unnest(k.ids) i (id)
+  cross join lateral unnest(coalesce($4::bigint[], k.ids)) i (id)
   cross join lateral (
     select p.ctid, p.attempts, p.max_attempts, p.started_at
     from rebase.jobs p
@@ -179,6 +181,8 @@ type reaping struct {
 	seen         map[int64]farClaim // that end in a far future
 	expired, far []int64            // found, and to be taken back in the next turns
 	rows         int                // claims in a batch, since one was refused; 0 is reapRows
+	parted       map[int64]*parted  // by token, those that were refused alone
+	said, kept   []int64            // jobs that were refused alone: at the last reap, at this one
 }
 
 func (r *reaping) left() bool { return len(r.expired)+len(r.far) > 0 }
@@ -188,7 +192,8 @@ func (r *reaping) left() bool { return len(r.expired)+len(r.far) > 0 }
 func (e *engine) reap(ctx context.Context, trusted time.Duration) (err error) {
 	r := &e.reaping
 	if !r.left() {
-		r.rows = 0
+		r.rows, r.parted = 0, nil
+		r.said, r.kept = r.kept, nil
 		if r.expired, r.far, _, err = e.expiredClaims(ctx, trusted); err != nil {
 			return err
 		}
@@ -235,38 +240,57 @@ func (e *engine) expiredClaims(ctx context.Context, trusted time.Duration) (expi
 
 // reapClaims goes in batches, until its turn is over; it returns what is left. When the database
 // refuses one, or it takes too long, batches are halved, down to one claim, so that a row that can't
-// be written holds up no other claim's. They stay so until all that was found is done.
+// be written holds up no other claim's. They stay so until all that was found is done. The claim
+// with that row is then taken back by parts, behind the others.
 func (e *engine) reapClaims(ctx context.Context, tokens []int64, evenFar bool, began time.Time) (rest []int64, err error) {
 	for len(tokens) > 0 && time.Since(began) < reapTurn {
+		if e.reaping.parted[tokens[0]] != nil {
+			done, err := e.reapPart(ctx, tokens[0], evenFar)
+			if err != nil {
+				return tokens, err
+			}
+			if done {
+				tokens = tokens[1:]
+			}
+			continue
+		}
 		n := min(len(tokens), cmp.Or(e.reaping.rows, reapRows))
-		err := e.reapBatch(ctx, tokens[:n], evenFar)
+		err := e.reapBatch(ctx, tokens[:n], nil, evenFar)
 		if isRefused(err) && n > 1 {
 			e.reaping.rows = n / 2
 			continue
 		}
+		var parts bool
 		if isRefused(err) {
-			e.log.Error("rebase: the jobs of a claim can't be taken back; it is tried again", "error", err, "worker", e.id)
-		} else if err != nil {
+			parts, err = e.part(ctx, tokens[0], err)
+		}
+		if err != nil {
 			return tokens, err
+		}
+		if parts {
+			tokens = slices.Concat(tokens, tokens[:1])
 		}
 		tokens = tokens[n:]
 	}
 	return tokens, nil
 }
 
-func (e *engine) reapBatch(ctx context.Context, tokens []int64, evenFar bool) error {
+// reapBatch takes back the claims; or if ids isn't nil, these jobs of the one claim, which stays.
+func (e *engine) reapBatch(ctx context.Context, tokens, ids []int64, evenFar bool) error {
 	var reaped []Job
-	err := e.results.round(ctx, e.roundLimit(),
-		statement{reapSQL, []any{tokens, evenFar, int32(e.q.notify)}, func(rows pgx.Rows) error {
-			var j Job
-			var asked int64
-			_, err := pgx.ForEachRow(rows, []any{&j.ID, &j.Task, &j.Lane, &j.Attempts, &j.Status, &j.LockedBy, &asked}, func() error {
-				reaped = append(reaped, j)
-				return nil
-			})
-			return err
-		}},
-		statement{sql: emptyClaimsSQL, args: []any{tokens}})
+	statements := []statement{{reapSQL, []any{tokens, evenFar, int32(e.q.notify), ids}, func(rows pgx.Rows) error {
+		var j Job
+		var asked int64
+		_, err := pgx.ForEachRow(rows, []any{&j.ID, &j.Task, &j.Lane, &j.Attempts, &j.Status, &j.LockedBy, &asked}, func() error {
+			reaped = append(reaped, j)
+			return nil
+		})
+		return err
+	}}, {sql: emptyClaimsSQL, args: []any{tokens}}}
+	if ids != nil {
+		statements = statements[:1]
+	}
+	err := e.results.round(ctx, e.roundLimit(), statements...)
 	if err != nil || len(reaped) == 0 {
 		return err
 	}
