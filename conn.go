@@ -35,6 +35,7 @@ type session struct {
 	conn    *pgx.Conn
 	rtt     time.Duration // smoothed time of the emptiest round trips, 0 while unknown
 	server  time.Time     // when the server of the last round started: whether it is still the same
+	begun   bool          // the last round's transaction, which reads and writes, had begun
 
 	// described are the statements that pgx has a description of, nil if it keeps none.
 	described map[string]struct{}
@@ -119,11 +120,13 @@ func (s *session) round(ctx context.Context, limit time.Duration, statements ...
 // batch is roundBatch for a worker. It takes note of the server: one that has started anew, or another
 // that has taken over, may have lost what was committed last, and a pooler hides the change.
 func (s *session) batch(limit time.Duration, statements []statement) *pgx.Batch {
+	s.begun = false
 	b := roundBatch(settingsSQL, milliseconds(limit), statements)
 	b.QueuedQueries[1].Query(func(rows pgx.Rows) error {
 		if !rows.Next() {
 			return rows.Err()
 		}
+		s.begun = true
 		columns := make([]any, len(rows.FieldDescriptions()))
 		columns[len(columns)-1] = &s.server
 		return rows.Scan(columns...)
@@ -219,8 +222,9 @@ func (e *connectError) Unwrap() error { return e.err }
 func (s *session) failed(ctx context.Context, err error) error {
 	s.described = nil // pgx may have forgotten some of it
 	if ctx.Err() != nil || s.conn.IsClosed() || isLost(err) {
+		answered := s.begun && ctx.Err() == nil && isAnswer(err)
 		s.drop()
-		return &lostError{err}
+		return &lostError{err, answered}
 	}
 	if s.conn.PgConn().TxStatus() != 'I' {
 		if _, rollbackErr := s.conn.PgConn().Exec(ctx, "rollback").ReadAll(); rollbackErr != nil {
@@ -230,8 +234,13 @@ func (s *session) failed(ctx context.Context, err error) error {
 	return err
 }
 
-// lostError marks a round whose outcome is unknown.
-type lostError struct{ err error }
+// lostError marks a round whose outcome is unknown. It was answered if one of its statements was
+// refused by a server that was there and let it write: the SQLSTATE speaks of the connection, but
+// may be a trigger's, which asked another server.
+type lostError struct {
+	err      error
+	answered bool
+}
 
 func (e *lostError) Error() string { return "connection lost: " + e.err.Error() }
 func (e *lostError) Unwrap() error { return e.err }
@@ -265,6 +274,9 @@ func isLost(err error) bool {
 	}
 	if _, ok := errors.AsType[*connectError](err); ok {
 		return true
+	}
+	if _, ok := errors.AsType[*refusedError](err); ok {
+		return false
 	}
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
 		// 0A000 is a standby's answer to "begin read write"; and that of a statement whose plan

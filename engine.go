@@ -84,6 +84,7 @@ type engine struct {
 	died             []*attempt  // dead letters, to be logged
 	overtaking       []Event     // claims that the events of results on the wire go before
 	alone            int         // this many results go one by one
+	suspected        bool        // the last round of results was answered as if in an outage
 	over             []*claim    // whose row in rebase.claims can go
 	ledger           postponed   // until those are tried again
 	stopping         bool        // claim nothing more

@@ -174,7 +174,7 @@ func (s *Stepper) RecordLate(meanwhile func(), unheard bool) error {
 	err := s.e.results.round(s.e.base, s.e.roundLimit(), statements...)
 	meanwhile()
 	if unheard {
-		s.e.unrecorded(r, nil, &lostError{errors.New("the reply was lost")})
+		s.e.unrecorded(r, nil, &lostError{err: errors.New("the reply was lost")})
 	} else {
 		s.e.recorded(r)
 	}

@@ -35,7 +35,7 @@ func (o *Outages) Unsaved(n int) { o.e.unsaved = n }
 const MostUnsaved = mostUnsaved
 
 // LostRound is what a round returns whose connection broke.
-func LostRound(err error) error { return &lostError{err} }
+func LostRound(err error) error { return &lostError{err: err} }
 
 // HoldsOfAnotherServer makes all that is held look as if another server had given it out.
 func (w *Worker) HoldsOfAnotherServer() {

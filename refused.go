@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -12,8 +13,12 @@ import (
 // Rounds of results that failed: what becomes of the results, and when they are sent again.
 
 // unrecorded puts a round's jobs back. After anything but a lost connection one of
-// them may be to blame: from then on each goes alone, until all have gone through.
-func (e *engine) unrecorded(r *record, over []*claim, err error) {
+// them may be to blame: from then on each goes alone, until all have gone through. It
+// returns what the error was.
+func (e *engine) unrecorded(r *record, over []*claim, err error) error {
+	if lost, ok := errors.AsType[*lostError](err); ok && lost.answered {
+		err = &refusedError{lost.err}
+	}
 	a, ledger := e.putBack(r, over, err)
 	if ledger {
 		e.log.Warn("rebase: rows of rebase.claims can't be deleted; it is tried again", "error", err, "worker", e.id)
@@ -21,6 +26,7 @@ func (e *engine) unrecorded(r *record, over []*claim, err error) {
 	if a != nil {
 		e.log.Error("rebase: a result can't be recorded; it is tried again", "job_id", a.job.ID, "task", a.job.Task, "error", err, "worker", e.id)
 	}
+	return err
 }
 
 // A postponed piece of work was refused.
@@ -43,6 +49,10 @@ func (e *engine) putBack(r *record, over []*claim, err error) (refused *attempt,
 	e.over = append(e.over, over...)
 	e.overtaken()
 	all := e.unsent(append(r.quick, r.others...))
+	if e.suspects(all, err) {
+		e.outbox = append(all, e.outbox...)
+		return nil, false
+	}
 	if !isLost(err) && len(over) > 0 { // results are not to wait for whoever stands in the ledger's way
 		for _, c := range over {
 			c.attempts = nil // these may have to wait for long
@@ -71,6 +81,31 @@ func (e *engine) putBack(r *record, over []*claim, err error) (refused *attempt,
 	}
 	e.outbox = append(all, e.outbox...)
 	return nil, false
+}
+
+// suspects says whether such a round is to be sent once more as it was, over a new connection, which
+// cures a plan that no longer fits and a statement that is gone. What is answered so twice in a row,
+// or was refused before, is refused; but first leases are renewed, for if that fails too, it is an
+// outage, which puts off no result. The engine's lock is held.
+func (e *engine) suspects(all []*attempt, err error) bool {
+	before := e.suspected
+	if _, e.suspected = errors.AsType[*refusedError](err); !e.suspected || before {
+		return false
+	}
+	e.duties.renew, e.duties.last = time.Time{}, nil
+	return !slices.ContainsFunc(all, func(a *attempt) bool { return a.refused > 0 })
+}
+
+// refusedError marks the refusal of a row by a SQLSTATE that is else an outage's.
+type refusedError struct{ err error }
+
+func (e *refusedError) Error() string { return e.err.Error() }
+func (e *refusedError) Unwrap() error { return e.err }
+
+// isAnswer recognises the error of a statement, which doesn't end the session.
+func isAnswer(err error) bool {
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && cmp.Or(pgErr.SeverityUnlocalized, pgErr.Severity) == "ERROR"
 }
 
 // refusal is the time until what was refused so often before is sent again: 1 s, doubling to 1

@@ -184,8 +184,7 @@ func (e *engine) record(ctx context.Context, r *record, over []*claim) error {
 	}
 	err := e.results.round(ctx, e.roundLimit(), statements...)
 	if err != nil {
-		e.unrecorded(r, over, err)
-		return err
+		return e.unrecorded(r, over, err)
 	}
 	e.recorded(r)
 	if len(over) > 0 {
@@ -266,6 +265,7 @@ func (e *engine) recorded(r *record) {
 	var events []Event
 	r.missed()
 	e.mu.Lock()
+	e.suspected = e.suspected && e.alone > 0
 	for _, a := range r.quick {
 		a.sending = false
 		if a.state == stateFinished {
