@@ -71,10 +71,10 @@ func abort(c net.Conn) {
 // stuckArchive is the error of one that ignores its context.
 func (e *engine) stuckArchive(first *place) error {
 	if first == nil { // it was not even called
-		return &lostError{errors.New("retention: deleting took too long")}
+		return &lostError{err: errors.New("retention: deleting took too long")}
 	}
 	e.log.Error("rebase: Archive ignores its context and runs on; its jobs stay, and nothing is deleted until it returns", "worker", e.id)
-	return &lostError{&archiveError{"it ignores its context", *first}}
+	return &lostError{err: &archiveError{"it ignores its context", *first}}
 }
 
 // A handover is one batch on its way to Archive. It belongs to the goroutine that runs it, until

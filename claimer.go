@@ -113,7 +113,7 @@ func (e *engine) claimLoop() {
 		}
 		e.mu.Lock()
 		if isLost(err) { // perhaps because the payloads are too many for the time that a round has
-			e.look.most = max(p.room/2, 1)
+			e.look.most = max(p.room/2, 2) // one of them for a job that was once reaped
 		}
 		e.dropFloors()
 		e.look.at, e.look.series.looks = time.Time{}, 0
