@@ -244,7 +244,7 @@ func (m *model) finish(rt *rapid.T, returned error) {
 	worker, lost := m.workers[w], m.workers[w].Lost()
 	if m.valid(h) {
 		m.end(m.jobs[h.Job().ID], returned)
-	} else if j := m.jobs[h.Job().ID]; j == nil || j.fence != -h.Job().Fence {
+	} else if j := m.jobs[h.Job().ID]; j == nil || j.fence != -h.Job().Fence && j.status != rebase.StatusCancelled {
 		lost++
 	}
 	worker.Finish(h, returned)
