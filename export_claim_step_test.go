@@ -58,6 +58,9 @@ func (h Hold) Settled() bool { return h.a.state == stateSettled }
 // Lost is how many leases the engine knows to have lost.
 func (s *Stepper) Lost() int64 { return s.e.counts.Lost }
 
+// Cancelled is how many of its jobs it knows to be cancelled.
+func (s *Stepper) Cancelled() int64 { return s.e.counts.Cancelled }
+
 // Claim claims at most n jobs of the task, and perhaps one that was reaped, as one round.
 func (s *Stepper) Claim(task string, n int, ahead, reaped bool) ([]Hold, error) {
 	t := s.e.byName[task]

@@ -164,7 +164,7 @@ func TestJ10ACancellationIsHeardThoughTheRenewalIsRefused(t *testing.T) {
 	require.Zero(t, s.Lost())
 	require.NoError(t, r.q.Cancel(t.Context(), ids[0], "no longer wanted"))
 	require.NoError(t, s.Renew())
-	require.EqualValues(t, 1, s.Lost())
+	require.EqualValues(t, 1, s.Cancelled())
 }
 
 // J10: rows of the ledger that can't be extended keep no row of a job from it.
