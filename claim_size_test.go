@@ -45,6 +45,30 @@ func TestN5ClaimsThatTakeTooLongGetSmaller(t *testing.T) {
 	require.Zero(t, r.count("attempts <> 1"))
 }
 
+// N5: the same where it is the server that ends them, by statement_timeout.
+func TestN5ClaimsThatTheServerEndsGetSmaller(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.enqueueMany("x", 100, nil)
+	r.exec(`create function slow() returns trigger language plpgsql as $$ begin perform pg_catalog.pg_sleep(0.015); return new; end $$`)
+	r.exec(`create trigger slow before update on rebase.jobs for each row when (old.status = 'pending') execute function slow()`)
+	s := r.handle("x", &rebase.WorkerOptions{Concurrency: 100, VisibilityTimeout: 3 * time.Second}, succeed) // 0.75 s for a claim, and 1.5 are needed
+	r.until(func() bool { return r.count("status = 'succeeded'") == 100 }, "all have run")
+	require.NoError(t, s.stop())
+}
+
+// N2: a worker with one slot asks for a job that was once reaped and for another in one look, so that
+// it needs no more round trips than one with ten.
+func TestN2OneSlotNeedsNoSecondLook(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for slots, room := range map[int]int{1: 2, 2: 2} {
+		w := r.worker(&rebase.WorkerOptions{Concurrency: slots})
+		w.Register("x", succeed, nil)
+		require.Equal(t, room, rebase.NewOutages(w).Room(time.Hour, false))
+	}
+}
+
 // J20: the look that asks for a job that was once reaped brings nothing that would wait beside it.
 func TestJ20NothingIsClaimedAheadBesideAReapedJob(t *testing.T) {
 	t.Parallel()

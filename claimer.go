@@ -65,6 +65,21 @@ func (k *lookout) by(t time.Time) {
 	}
 }
 
+// grow lifts the bound of a claim's size, after one that found something: fast where there is much
+// time left.
+func (k *lookout) grow(took, limit time.Duration) {
+	switch {
+	case k.most == 0:
+	case took < limit/4:
+		k.most *= 2
+	case took < limit/2:
+		k.most += k.most/4 + 1
+	}
+	if k.most > 10*aheadRows {
+		k.most = 0
+	}
+}
+
 const (
 	quickLook = 20 * time.Millisecond
 	// listenPoll is the longest time between looks.
@@ -112,7 +127,7 @@ func (e *engine) claimLoop() {
 			continue
 		}
 		e.mu.Lock()
-		if isLost(err) { // perhaps because the payloads are too many for the time that a round has
+		if e.tookTooLong(began, err) {
 			e.look.most = max(p.room/2, 2) // one of them for a job that was once reaped
 		}
 		e.dropFloors()
@@ -133,6 +148,14 @@ func (e *engine) claimLoop() {
 // trouble. Even "skip locked" waits where a row's holder commits between the look at the row and
 // its lock, which hundreds of workers bring about; and somebody may have the table for a moment.
 const lockPatience = 10
+
+// tookTooLong says whether a claim failed for want of time, perhaps because its payloads are too many
+// for the time that a round has.
+func (e *engine) tookTooLong(began time.Time, err error) bool {
+	_, unsent := errors.AsType[*connectError](err)
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	return !unsent && (isLost(err) || ok && pgErr.Code == "57014") && time.Since(began) >= e.roundLimit()/2
+}
 
 func isLockTimeout(err error) bool {
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)
@@ -229,6 +252,9 @@ func (e *engine) wants(idle bool) *plan {
 		ahead += extra
 	}
 	p.room = min(p.free+min(ahead, e.aheadCap()+gone), cmp.Or(e.look.most, 10*aheadRows))
+	if p.reaped && !e.reapedDue && p.free == 1 {
+		p.room++ // else that one would be all that is asked for, and each job need a second look
+	}
 	if p.room <= 0 || len(p.tasks) == 0 {
 		return nil
 	}
@@ -334,10 +360,8 @@ func (e *engine) claimed(p *plan, batches []*batch, look *idleLook, took time.Du
 	if n > 0 {
 		k.found = time.Now()
 	}
-	if n > 0 && took < e.roundLimit()/4 {
-		if k.most *= 2; k.most > 10*aheadRows {
-			k.most = 0
-		}
+	if n > 0 {
+		k.grow(took, e.roundLimit())
 	}
 	if n > 0 || more {
 		k.more, k.series.looks = true, 0

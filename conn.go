@@ -354,6 +354,7 @@ func (s *session) transaction(ctx context.Context, limit time.Duration, f func(c
 	if err := s.open(ctx); err != nil {
 		return err
 	}
+	s.begun = false
 	options := pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}
 	err := pgx.BeginTxFunc(ctx, s.conn, options, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, settingsSQL, milliseconds(limit)); err != nil {

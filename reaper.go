@@ -45,6 +45,7 @@ with u as materialized (
     from rebase.jobs p
     where p.id = i.id and p.fence = k.token
     and (p.locked_until < now() or $2::boolean and p.locked_until > now() + 2 * k.lease)
+    and (k.locked_until < now() or $2::boolean and k.locked_until > now() + 2 * k.lease)
     limit 1
     for no key update skip locked
   ) x
@@ -256,12 +257,13 @@ func (e *engine) reapClaims(ctx context.Context, tokens []int64, evenFar bool, b
 		}
 		n := min(len(tokens), cmp.Or(e.reaping.rows, reapRows))
 		err := e.reapBatch(ctx, tokens[:n], nil, evenFar)
-		if isRefused(err) && n > 1 {
+		refused := isRefused(err) || isAnswered(err)
+		if refused && n > 1 {
 			e.reaping.rows = n / 2
 			continue
 		}
 		var parts bool
-		if isRefused(err) {
+		if refused {
 			parts, err = e.part(ctx, tokens[0], err)
 		}
 		if err != nil {

@@ -15,7 +15,7 @@ import (
 
 // deadClaim makes one claim of n jobs whose worker died; of those for which where holds the update is
 // refused, after a while.
-func (r *rig) deadClaim(task string, n int, where string) {
+func (r *rig) deadClaim(task string, n int, where, code string) {
 	r.t.Helper()
 	r.enqueueMany(task, n, nil)
 	r.exec(`update rebase.jobs j set status = 'running', attempts = 1, runs = 1, fence = 1000000, locked_by = 'gone',
@@ -23,7 +23,7 @@ func (r *rig) deadClaim(task string, n int, where string) {
 	r.exec(`insert into rebase.claims (token, locked_until, lease, worker, ids)
 		select fence, now() - interval '1 min', interval '3 s', 'gone', array_agg(id) from rebase.jobs group by fence`)
 	r.exec(fmt.Sprintf(`create function poison() returns trigger language plpgsql as $$ begin
-		if new.%s and new.crashes > old.crashes then perform pg_catalog.pg_sleep(0.02); raise exception 'no'; end if; return new; end $$`, where))
+		if new.%s and new.crashes > old.crashes then perform pg_catalog.pg_sleep(0.02); raise exception 'no' using errcode = '%s'; end if; return new; end $$`, where, code))
 	r.exec(`create trigger poison before update on rebase.jobs for each row execute function poison()`)
 }
 
@@ -49,7 +49,7 @@ func (r *rig) stepper() *rebase.Stepper {
 func TestJ11AJobThatCannotBeTakenBackKeepsNoOther(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.deadClaim("dead", 300, "id in (7, 8, 200)")
+	r.deadClaim("dead", 300, "id in (7, 8, 200)", "P0001")
 	s := r.stepper()
 	require.Greater(t, r.reapAll(s), 1, "it takes turns")
 	require.Equal(t, []int64{7, 8, 200}, ask[[]int64](r, "select array_agg(id order by id) from rebase.jobs where status = 'running'"))
@@ -69,7 +69,7 @@ func TestJ11AJobThatCannotBeTakenBackKeepsNoOther(t *testing.T) {
 func TestJ11AClaimThatWasTakenBackByPartsIsDeleted(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.deadClaim("dead", 64, "id = 64")
+	r.deadClaim("dead", 64, "id = 64", "P0001")
 	r.exec(`alter function poison() rename to poison1`)
 	r.exec(`create sequence tries`) // a nextval outlives the transaction
 	r.exec(`create function poison() returns trigger language plpgsql as $$ begin
@@ -85,7 +85,7 @@ func TestJ11AClaimThatWasTakenBackByPartsIsDeleted(t *testing.T) {
 func TestJ11AClaimOfWhichAllIsRefusedIsLeftForTheNextReap(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.deadClaim("dead", 300, "id > 0")
+	r.deadClaim("dead", 300, "id > 0", "P0001")
 	r.exec(`create sequence tries`)
 	r.exec(`create function counts() returns trigger language plpgsql as $$ begin perform nextval('public.tries'); return null; end $$`)
 	r.exec(`create trigger counts before update on rebase.jobs for each statement execute function counts()`)
@@ -103,9 +103,14 @@ func TestJ11AClaimOfWhichAllIsRefusedIsLeftForTheNextReap(t *testing.T) {
 // J11: RunOnce takes the others back as well, and ends.
 func TestJ11RunOnceTakesBackByParts(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
-	r.deadClaim("x", 20, "id = 3")
-	r.once("x", &shortLease, func(context.Context, *rebase.Job) error { return nil })
-	require.Equal(t, 1, r.count("status = 'running'"))
-	require.Len(t, r.log.matching("ERROR", "can't be taken back", "job_id=3 "), 1)
+	for _, code := range []string{"P0001", "08001"} { // the latter as if in an outage
+		t.Run(code, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			r.deadClaim("x", 20, "id = 3", code)
+			r.once("x", &shortLease, func(context.Context, *rebase.Job) error { return nil })
+			require.Equal(t, 1, r.count("status = 'running'"))
+			require.Len(t, r.log.matching("ERROR", "can't be taken back", "job_id=3 "), 1)
+		})
+	}
 }

@@ -142,6 +142,7 @@ func TestAReaperThatStallsTouchesNoLiveLease(t *testing.T) {
 	for name, meanwhile := range map[string]string{
 		"finished": `update rebase.jobs set status = 'succeeded', fence = -fence, finished_at = now(), locked_until = null`,
 		"renewed":  `update rebase.jobs set locked_until = now() + interval '1 minute'`,
+		"kept":     `update rebase.claims set locked_until = now() + interval '1 minute'`, // its row refuses renewals
 		"again":    `update rebase.jobs set fence = 77, locked_until = now() - interval '1 second'`,
 	} {
 		t.Run(name, func(t *testing.T) {

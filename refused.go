@@ -102,6 +102,12 @@ type refusedError struct{ err error }
 func (e *refusedError) Error() string { return e.err.Error() }
 func (e *refusedError) Unwrap() error { return e.err }
 
+// isAnswered says whether a server that let the round write refused one of its statements.
+func isAnswered(err error) bool {
+	lost, ok := errors.AsType[*lostError](err)
+	return ok && lost.answered
+}
+
 // isAnswer recognises the error of a statement, which doesn't end the session.
 func isAnswer(err error) bool {
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)

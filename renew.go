@@ -45,7 +45,8 @@ where k.ctid = any(array(
   from rebase.claims c
   where c.token = any($1::bigint[])
   for no key update skip locked
-))`
+))
+returning k.token`
 
 // A renewal is what one round is to extend.
 type renewal struct {
@@ -53,6 +54,7 @@ type renewal struct {
 	outsiders []*attempt // whose rows are not part of it, see renew_refused.go; their claims are
 	tokens    []int64
 	renewed   map[int64]bool
+	kept      map[int64]bool // tokens whose row in the ledger was extended
 }
 
 // renewRows bounds a round; more than that is held only for moments.
@@ -89,7 +91,7 @@ func (e *engine) renew(ctx context.Context) error {
 func (e *engine) extend(ctx context.Context, r *renewal) error {
 	sent := time.Now()
 	err := e.results.round(ctx, e.roundLimit(), e.renewStatements(r, sent)...)
-	if isRefused(err) {
+	if isRefused(err) || isAnswered(err) {
 		return e.renewApart(ctx, r, err)
 	}
 	if err != nil {
@@ -123,7 +125,15 @@ func (e *engine) renewStatements(r *renewal, now time.Time) []statement {
 }
 
 func (e *engine) ledgerStatement(r *renewal) statement {
-	return statement{sql: renewClaimsSQL, args: []any{r.tokens, interval(e.w.opts.VisibilityTimeout)}}
+	r.kept = map[int64]bool{}
+	return statement{renewClaimsSQL, []any{r.tokens, interval(e.w.opts.VisibilityTimeout)}, func(rows pgx.Rows) error {
+		var token int64
+		_, err := pgx.ForEachRow(rows, []any{&token}, func() error {
+			r.kept[token] = true
+			return nil
+		})
+		return err
+	}}
 }
 
 func (e *engine) takeRenewal() *renewal {
@@ -171,7 +181,13 @@ func (e *engine) renewStatement(r *renewal, list []*attempt, now time.Time) stat
 func (e *engine) renewed(r *renewal, sent time.Time) (missing []*attempt) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.extended(r.tokens, sent)
+	tokens := r.tokens
+	for _, a := range r.outsiders {
+		if !r.kept[a.claim.token] { // only the ledger keeps these
+			tokens = slices.DeleteFunc(slices.Clone(tokens), func(t int64) bool { return t == a.claim.token })
+		}
+	}
+	e.extended(tokens, sent)
 	for _, a := range r.attempts {
 		if a.state != stateSettled && !r.renewed[a.job.ID] {
 			missing = append(missing, a)

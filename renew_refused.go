@@ -51,7 +51,7 @@ func (e *engine) renewApart(ctx context.Context, r *renewal, refused error) erro
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.extended(r.tokens, sent)
+	e.extended(slices.DeleteFunc(slices.Clone(r.tokens), func(t int64) bool { return !r.kept[t] }), sent)
 	return nil
 }
 
@@ -67,7 +67,7 @@ func (e *engine) partDuty(ctx context.Context, now time.Time) error {
 	case err == nil:
 		e.partRenewed(r)
 		return e.taken(ctx, r, sent)
-	case isRefused(err):
+	case isRefused(err) || isAnswered(err):
 		e.partRefused(r.attempts, err)
 		return nil
 	}

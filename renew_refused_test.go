@@ -106,7 +106,7 @@ func (c *crowd) allRun() {
 // reaping; and when nothing refuses it any more, it is renewed as well.
 func TestJ10ARefusedRenewalEndsNoLease(t *testing.T) {
 	t.Parallel()
-	for name, does := range map[string]string{"raises": raises, "waits": getsStuck} {
+	for name, does := range map[string]string{"raises": raises, "raises as if in an outage": raises + ` using errcode = '08001'`, "waits": getsStuck} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t)
@@ -127,6 +127,21 @@ func TestJ10ARefusedRenewalEndsNoLease(t *testing.T) {
 			c.allRun()
 		})
 	}
+}
+
+// J10, J12: where the ledger can't be extended either, because somebody has its row, the handler is told
+// before others take the job.
+func TestJ10WithoutTheLedgerTheHandlerIsTold(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	c := r.runsCrowd(1)
+	r.refuseRenewal("true", raises)
+	tx, err := r.pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer tx.Rollback(context.WithoutCancel(t.Context()))
+	_, err = tx.Exec(t.Context(), `select from rebase.claims for update`)
+	require.NoError(t, err)
+	require.ErrorIs(t, await(t, c.ended), rebase.ErrLeaseLost)
 }
 
 // J10, J24: when each renewal is refused, and each takes its time to be, the ledger keeps all jobs,
