@@ -52,6 +52,9 @@ func (h Hold) Ahead() bool { return h.a.ahead }
 // Waiting says that the job has not begun.
 func (h Hold) Waiting() bool { return h.a.state == stateBuffered }
 
+// LeaseUntil is how long the worker believes in the lease.
+func (h Hold) LeaseUntil() time.Time { return h.a.claim.deadline }
+
 // Settled says that the engine has done with the job.
 func (h Hold) Settled() bool { return h.a.state == stateSettled }
 

@@ -129,19 +129,29 @@ func TestJ10ARefusedRenewalEndsNoLease(t *testing.T) {
 	}
 }
 
-// J10, J12: where the ledger can't be extended either, because somebody has its row, the handler is told
-// before others take the job.
-func TestJ10WithoutTheLedgerTheHandlerIsTold(t *testing.T) {
+// J10, J12: where the ledger can't be extended either, because somebody has its row, the worker doesn't
+// believe in the lease: the handler is told in time.
+func TestJ10ALeaseThatNothingExtendsIsNotBelievedIn(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	c := r.runsCrowd(1)
+	s := newStepper(t, r.pool, nil, "a")
+	r.enqueue("a", nil)
+	holds, err := s.Claim("a", 1, false, false)
+	require.NoError(t, err)
+	until := holds[0].LeaseUntil()
 	r.refuseRenewal("true", raises)
 	tx, err := r.pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer tx.Rollback(context.WithoutCancel(t.Context()))
 	_, err = tx.Exec(t.Context(), `select from rebase.claims for update`)
 	require.NoError(t, err)
-	require.ErrorIs(t, await(t, c.ended), rebase.ErrLeaseLost)
+	for range 2 { // as one of the rows, and as the one that was refused alone
+		require.NoError(t, s.Renew())
+		require.NoError(t, s.RenewParts())
+		require.Equal(t, until, holds[0].LeaseUntil())
+	}
+	require.NoError(t, tx.Rollback(t.Context()))
+	require.NoError(t, s.Renew())
+	require.Greater(t, holds[0].LeaseUntil(), until)
 }
 
 // J10, J24: when each renewal is refused, and each takes its time to be, the ledger keeps all jobs,
