@@ -149,6 +149,11 @@ func (e *engine) claimLoop() {
 // its lock, which hundreds of workers bring about; and somebody may have the table for a moment.
 const lockPatience = 10
 
+func isLockTimeout(err error) bool {
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pgErr.Code == "55P03"
+}
+
 // tookTooLong says whether a claim failed for want of time, perhaps because its payloads are too many
 // for the time that a round has.
 func (e *engine) tookTooLong(began time.Time, err error) bool {
@@ -157,13 +162,13 @@ func (e *engine) tookTooLong(began time.Time, err error) bool {
 	return !unsent && (isLost(err) || ok && pgErr.Code == "57014") && time.Since(began) >= e.roundLimit()/2
 }
 
-func isLockTimeout(err error) bool {
-	pgErr, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && pgErr.Code == "55P03"
-}
+// mostUnsaved is how many results may wait: a worker whose results can't be written must not go
+// through the whole queue. Nor does one claim while its connection for results can't be had, over
+// which leases are renewed: what it began then would be taken from it.
+const mostUnsaved = 10_000
 
 // plan says what to claim now; or, with a nil plan, how long to wait for something to
-// change (negative: for a signal).
+// change.
 func (e *engine) plan(now time.Time) (p *plan, wait time.Duration, stop bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -219,11 +224,6 @@ func (e *engine) plan(now time.Time) (p *plan, wait time.Duration, stop bool) {
 	}
 	return p, 0, false
 }
-
-// mostUnsaved is how many results may wait: a worker whose results can't be written must not go
-// through the whole queue. Nor does one claim while its connection for results can't be had, over
-// which leases are renewed: what it began then would be taken from it.
-const mostUnsaved = 10_000
 
 // wants adds up what there is room for; nil for none.
 func (e *engine) wants(idle bool) *plan {
@@ -359,8 +359,6 @@ func (e *engine) claimed(p *plan, batches []*batch, look *idleLook, took time.Du
 	k.empty = n < p.room
 	if n > 0 {
 		k.found = time.Now()
-	}
-	if n > 0 {
 		k.grow(took, e.roundLimit())
 	}
 	if n > 0 || more {

@@ -257,7 +257,7 @@ func (e *engine) reapClaims(ctx context.Context, tokens []int64, evenFar bool, b
 		}
 		n := min(len(tokens), cmp.Or(e.reaping.rows, reapRows))
 		err := e.reapBatch(ctx, tokens[:n], nil, evenFar)
-		refused := isRefused(err) || isAnswered(err)
+		refused := isRefusal(err)
 		if refused && n > 1 {
 			e.reaping.rows = n / 2
 			continue

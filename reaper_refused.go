@@ -77,7 +77,7 @@ func (e *engine) reapPart(ctx context.Context, token int64, evenFar bool) (done 
 	if n := len(p.parts); n > 0 {
 		ids := p.parts[n-1]
 		err := e.reapBatch(ctx, []int64{token}, ids, evenFar)
-		if err != nil && !isRefused(err) && !isAnswered(err) {
+		if err != nil && !isRefusal(err) {
 			return false, err
 		}
 		p.parts, p.refused = p.parts[:n-1], p.refused+1

@@ -16,9 +16,7 @@ import (
 // them may be to blame: from then on each goes alone, until all have gone through. It
 // returns what the error was.
 func (e *engine) unrecorded(r *record, over []*claim, err error) error {
-	if lost, ok := errors.AsType[*lostError](err); ok && lost.answered {
-		err = &refusedError{lost.err}
-	}
+	err = asRefused(err)
 	a, ledger := e.putBack(r, over, err)
 	if ledger {
 		e.log.Warn("rebase: rows of rebase.claims can't be deleted; it is tried again", "error", err, "worker", e.id)
@@ -102,11 +100,17 @@ type refusedError struct{ err error }
 func (e *refusedError) Error() string { return e.err.Error() }
 func (e *refusedError) Unwrap() error { return e.err }
 
-// isAnswered says whether a server that let the round write refused one of its statements.
-func isAnswered(err error) bool {
-	lost, ok := errors.AsType[*lostError](err)
-	return ok && lost.answered
+// asRefused marks an error that is a refusal as isRefusal says; others it returns as they are.
+func asRefused(err error) error {
+	if lost, ok := errors.AsType[*lostError](err); ok && lost.answered {
+		return &refusedError{lost.err}
+	}
+	return err
 }
+
+// isRefusal is isRefused, or that a server which let the round write refused one of its statements by
+// the SQLSTATE of an outage.
+func isRefusal(err error) bool { return isRefused(asRefused(err)) }
 
 // isAnswer recognises the error of a statement, which doesn't end the session.
 func isAnswer(err error) bool {

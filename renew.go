@@ -91,7 +91,7 @@ func (e *engine) renew(ctx context.Context) error {
 func (e *engine) extend(ctx context.Context, r *renewal) error {
 	sent := time.Now()
 	err := e.results.round(ctx, e.roundLimit(), e.renewStatements(r, sent)...)
-	if isRefused(err) || isAnswered(err) {
+	if isRefusal(err) {
 		return e.renewApart(ctx, r, err)
 	}
 	if err != nil {
@@ -182,10 +182,10 @@ func (e *engine) renewed(r *renewal, sent time.Time) (missing []*attempt) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	tokens := r.tokens
-	for _, a := range r.outsiders {
-		if !r.kept[a.claim.token] { // only the ledger keeps these
-			tokens = slices.DeleteFunc(slices.Clone(tokens), func(t int64) bool { return t == a.claim.token })
-		}
+	if len(r.outsiders) > 0 { // only the ledger keeps these
+		tokens = slices.DeleteFunc(slices.Clone(tokens), func(t int64) bool {
+			return !r.kept[t] && slices.ContainsFunc(r.outsiders, func(a *attempt) bool { return a.claim.token == t })
+		})
 	}
 	e.extended(tokens, sent)
 	for _, a := range r.attempts {

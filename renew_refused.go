@@ -67,7 +67,7 @@ func (e *engine) partDuty(ctx context.Context, now time.Time) error {
 	case err == nil:
 		e.partRenewed(r)
 		return e.taken(ctx, r, sent)
-	case isRefused(err) || isAnswered(err):
+	case isRefusal(err):
 		e.partRefused(r.attempts, err)
 		return nil
 	}

@@ -190,6 +190,7 @@ func (e *engine) purgeDuty(ctx context.Context, now time.Time) error {
 // broke, it doesn't log; that old jobs stay is told here. One that failed at once was indeed idle.
 func (e *engine) purgeFailed(ctx context.Context, began time.Time, oldest statement, err error) error {
 	s := &e.sweep
+	err = asRefused(err)
 	e.set(&e.duties.purge, began.Add(time.Minute))
 	_, unsent := errors.AsType[*connectError](err)
 	archive, ours := errors.AsType[*archiveError](err)

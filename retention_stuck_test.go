@@ -42,6 +42,18 @@ func TestJobsThatCannotBeDeletedAreSteppedOver(t *testing.T) {
 	require.Len(t, r.log.matching("ERROR"), len(kept), "nothing else is told")
 }
 
+// J17: so is one that a trigger refuses by the SQLSTATE of an outage.
+func TestAJobRefusedAsIfInAnOutageIsSteppedOver(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	ids := r.old(20)
+	r.exec(`create function refuse() returns trigger language plpgsql as $$ begin raise exception 'no' using errcode = '08001'; end $$`)
+	r.exec(fmt.Sprintf(`create trigger refuse before delete on rebase.jobs for each row when (old.id = %d) execute function refuse()`, ids[7]))
+	s := r.purger(nil, nil)
+	r.until(func() bool { return s.Purge() == nil && r.count("true") == 1 }, "the others are gone")
+	require.NotEmpty(t, r.log.matching("ERROR", "an old job can't be deleted", fmt.Sprintf("job_id=%d ", ids[7])))
+}
+
 // J17: the next sweep tries them again; many are counted.
 func TestJobsThatWereSteppedOverAreTriedAgain(t *testing.T) {
 	t.Parallel()
