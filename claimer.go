@@ -44,7 +44,7 @@ type lookout struct {
 	slept    time.Time // when they were taken
 	fast     bool      // wakes come so fast that it pays to stay awake
 	found    time.Time // when a claim last found something
-	most     int       // jobs in a claim, since one took too long; 0: no bound
+	most     bound     // of jobs in a claim
 }
 
 // soon begins a series of quick looks.
@@ -62,21 +62,6 @@ func (k *lookout) by(t time.Time) {
 	}
 	if k.at.After(t) {
 		k.at = t
-	}
-}
-
-// grow lifts the bound of a claim's size, after one that found something: fast where there is much
-// time left.
-func (k *lookout) grow(took, limit time.Duration) {
-	switch {
-	case k.most == 0:
-	case took < limit/4:
-		k.most *= 2
-	case took < limit/2:
-		k.most += k.most/4 + 1
-	}
-	if k.most > 10*aheadRows {
-		k.most = 0
 	}
 }
 
@@ -128,7 +113,7 @@ func (e *engine) claimLoop() {
 		}
 		e.mu.Lock()
 		if e.tookTooLong(began, err) {
-			e.look.most = max(p.room/2, 2) // one of them for a job that was once reaped
+			e.look.most.shrink(max(p.room, 4)) // two at least: one may be for a job that was once reaped
 		}
 		e.dropFloors()
 		e.look.at, e.look.series.looks = time.Time{}, 0
@@ -152,14 +137,6 @@ const lockPatience = 10
 func isLockTimeout(err error) bool {
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && pgErr.Code == "55P03"
-}
-
-// tookTooLong says whether a claim failed for want of time, perhaps because its payloads are too many
-// for the time that a round has.
-func (e *engine) tookTooLong(began time.Time, err error) bool {
-	_, unsent := errors.AsType[*connectError](err)
-	pgErr, ok := errors.AsType[*pgconn.PgError](err)
-	return !unsent && (isLost(err) || ok && pgErr.Code == "57014") && time.Since(began) >= e.roundLimit()/2
 }
 
 // mostUnsaved is how many results may wait: a worker whose results can't be written must not go
@@ -251,7 +228,7 @@ func (e *engine) wants(idle bool) *plan {
 		}
 		ahead += extra
 	}
-	p.room = min(p.free+min(ahead, e.aheadCap()+gone), cmp.Or(e.look.most, 10*aheadRows))
+	p.room = min(p.free+min(ahead, e.aheadCap()+gone), e.look.most.of(10*aheadRows))
 	if p.reaped && !e.reapedDue && p.free == 1 {
 		p.room++ // else that one would be all that is asked for, and each job need a second look
 	}
@@ -359,7 +336,7 @@ func (e *engine) claimed(p *plan, batches []*batch, look *idleLook, took time.Du
 	k.empty = n < p.room
 	if n > 0 {
 		k.found = time.Now()
-		k.grow(took, e.roundLimit())
+		k.most.grow(n, took, e.roundLimit(), 10*aheadRows)
 	}
 	if n > 0 || more {
 		k.more, k.series.looks = true, 0

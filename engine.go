@@ -84,6 +84,7 @@ type engine struct {
 	died             []*attempt  // dead letters, to be logged
 	overtaking       []Event     // claims that the events of results on the wire go before
 	alone            int         // this many results go one by one
+	most             bound       // of results in a round
 	suspected        bool        // the last round of results was answered as if in an outage
 	over             []*claim    // whose row in rebase.claims can go
 	ledger           postponed   // until those are tried again
@@ -273,7 +274,7 @@ func (e *engine) begin(a *attempt, now time.Time) {
 	}
 	e.arm(a.deadline)
 	e.arm(a.claim.deadline)
-	if a.job.crashes > 0 {
+	if a.job.crashes != 0 {
 		e.arm(now.Add(e.probation()))
 	}
 }

@@ -44,3 +44,11 @@ func Suspend(w *Worker, d time.Duration) {
 	e.mu.Unlock()
 	e.recordSignal.set()
 }
+
+// A Bound is how many jobs a round may have.
+type Bound struct{ b bound }
+
+func NewBound() *Bound                                           { return &Bound{} }
+func (b *Bound) Of(n int) int                                    { return b.b.of(n) }
+func (b *Bound) Shrink(n int)                                    { b.b.shrink(n) }
+func (b *Bound) Grow(n int, took, limit time.Duration, most int) { b.b.grow(n, took, limit, most) }

@@ -142,6 +142,7 @@ func (e *engine) takeRecord() *record {
 	if far := int(min(e.results.rtt/pace, 3)); far > 0 { // over a slow link fewer, larger rounds
 		limit, bytes = limit*(1+far), bytes*(1+far)
 	}
+	limit = e.most.of(limit)
 	if e.alone > 0 {
 		e.alone--
 		limit = 1
@@ -182,7 +183,9 @@ func (e *engine) record(ctx context.Context, r *record, over []*claim) error {
 	if len(over) > 0 {
 		statements = append(statements, overStatement(over))
 	}
+	began, n := time.Now(), len(r.quick)+len(r.others)
 	err := e.results.round(ctx, e.roundLimit(), statements...)
+	e.sized(n, began, err)
 	if err != nil {
 		return e.unrecorded(r, over, err)
 	}
@@ -194,6 +197,18 @@ func (e *engine) record(ctx context.Context, r *record, over []*claim) error {
 	}
 	e.changed.set()
 	return nil
+}
+
+// sized lets the next rounds be smaller or larger than this one of n results was.
+func (e *engine) sized(n int, began time.Time, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case err == nil:
+		e.most.grow(n, time.Since(began), e.roundLimit(), 4*recordRows)
+	case e.tookTooLong(began, err):
+		e.most.shrink(n)
+	}
 }
 
 func overStatement(over []*claim) statement {
