@@ -26,6 +26,8 @@ type Delivery struct {
 	ContentType string
 	// Key makes the delivery idempotent: one unfinished delivery for each endpoint and key.
 	Key string
+	// Meta travels with the job, for tracing and the like, and is not sent; 16 KiB at most.
+	Meta map[string]string
 }
 
 // Sent is what became of a Delivery.
@@ -93,7 +95,7 @@ func (v *Delivery) fault() (field, reason string) {
 
 // item makes the job. The key's length prefix keeps two endpoints from sharing a key.
 func (v *Delivery) item(id string, maxAttempts int) rebase.Item {
-	opts := &rebase.EnqueueOptions{Lane: v.Endpoint, MaxAttempts: maxAttempts}
+	opts := &rebase.EnqueueOptions{Lane: v.Endpoint, MaxAttempts: maxAttempts, Meta: v.Meta}
 	if v.Key != "" {
 		opts.IdempotencyKey = fmt.Sprintf("%d:%s:%s", len(v.Endpoint), v.Endpoint, v.Key)
 	}

@@ -86,6 +86,7 @@ func TestBadDeliveriesAreRefusedBeforeAnySQL(t *testing.T) {
 		"endpoint  ":      {Endpoint: "a\x00"},
 		"content_type":    {Endpoint: "a", ContentType: "text/plain\r\nX-Forged: 1"},
 		"idempotency_key": {Endpoint: "a", Key: "\xff"},
+		"meta":            {Endpoint: "a", Meta: map[string]string{"": "x"}},
 		"payload":         {Endpoint: "a", Event: "\xff"},
 		"payload ":        {Endpoint: "a", Body: make([]byte, 1<<20)},
 	} {
@@ -99,6 +100,23 @@ func TestBadDeliveriesAreRefusedBeforeAnySQL(t *testing.T) {
 	_, err = d.Send(t.Context(), tx, webhook.Delivery{Endpoint: "good"})
 	require.NoError(t, err)
 	require.NoError(t, tx.Commit(t.Context()))
+}
+
+// J1: what a delivery carries for tracing is in its job, for the worker's middleware, and not sent.
+func TestADeliverysMetaTravelsWithItsJob(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	to := receive(t, nil)
+	d := r.to(to.addr, nil)
+	meta := map[string]string{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+	sent, err := d.Send(t.Context(), nil, webhook.Delivery{Endpoint: "shop", Body: []byte("1"), Meta: meta})
+	require.NoError(t, err)
+	j := r.attempt(d, sent.JobID)
+	require.Equal(t, rebase.StatusSucceeded, j.Status)
+	require.Equal(t, meta, j.Meta)
+	got := to.all()[0]
+	require.Equal(t, "1", string(got.body))
+	require.Empty(t, got.header.Values("traceparent"))
 }
 
 // J23: a delivery that a trigger has enqueued is sent, too; its job's id is its id.
