@@ -110,7 +110,8 @@ func TestJ18CancelTxFollowsTheCallersTransaction(t *testing.T) {
 		requireStateError(t, d.q.CancelTx(t.Context(), tx, dead, ""), dead, rebase.StatusFailed, "cancel")
 		require.Equal(t, rebase.StatusPending, d.status(id), "not before the commit")
 		err := d.q.Cancel(t.Context(), id, "")
-		requireState(t, err, "55P03") // waits for the row no longer than 200 ms
+		requireState(t, err, "55P03") // waits for the row no longer than a second
+		require.ErrorContains(t, err, "another transaction has a lock on it, try again: ")
 		want := rebase.StatusPending
 		if commit {
 			want = rebase.StatusCancelled

@@ -131,7 +131,7 @@ func isForbidden(err error) bool {
 	return ok && pgErr.Code == "42501"
 }
 
-// withAdvice says what to do where the schema isn't there yet.
+// withAdvice says what to do where the schema isn't there yet, or a lock was not to be had.
 func withAdvice(err error) error {
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok {
@@ -141,6 +141,9 @@ func withAdvice(err error) error {
 	schema := pgErr.Code == "3F000" && strings.Contains(pgErr.Message, `"rebase"`) // invalid_schema_name
 	if table || schema {
 		return fmt.Errorf("the schema is missing, call Queue.Migrate: %w", err)
+	}
+	if isLockTimeout(err) {
+		return fmt.Errorf("another transaction has a lock on it, try again: %w", err)
 	}
 	return err
 }
