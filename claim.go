@@ -155,7 +155,7 @@ with nothing as (select)` + claimHead + `
     cross join lateral (
       select p.ctid
       from rebase.jobs p
-      where p.finished_at is null and p.crashes > 0
+      where p.finished_at is null and p.crashes <> 0
       and p.status = 'pending'
       and p.task = l.task
       and p.run_at <= now()
@@ -195,7 +195,7 @@ select l.ord::int,
     and p.run_at <= now()
     limit 1), (
     select true from rebase.jobs p
-    where p.finished_at is null and p.crashes > 0 and p.status = 'pending' and p.task = l.task
+    where p.finished_at is null and p.crashes <> 0 and p.status = 'pending' and p.task = l.task
     and p.run_at <= now()
     limit 1), false),
   (extract(epoch from least((
@@ -205,7 +205,7 @@ select l.ord::int,
     order by p.run_at limit 1
   ), (
     select min(p.run_at) from rebase.jobs p
-    where p.finished_at is null and p.crashes > 0 and p.status = 'pending' and p.task = l.task
+    where p.finished_at is null and p.crashes <> 0 and p.status = 'pending' and p.task = l.task
     and p.run_at > now()
   )) - clock_timestamp()) * 1000000)::bigint
 from unnest($1::text[]) with ordinality l (task, ord)

@@ -208,7 +208,7 @@ func (e *engine) adopt(a *attempt, b *batch, now time.Time) {
 	a.engine, a.job.attempt = e, a
 	size := float64(len(a.job.Payload))
 	t.bytes += (size - t.bytes) / 64
-	if a.job.crashes > 0 {
+	if a.job.crashes != 0 {
 		e.reaped++
 	}
 	if a.job.Lane != "" {

@@ -185,7 +185,7 @@ func (x *Explanation) decidePending() {
 		x.Reason = ReasonScheduled
 	case x.In > 0 && j.setbacks > 0 && j.crashes == 0: // a crash comes after its setbacks
 		x.Reason = ReasonSetback
-	case x.In > 0 && (j.Attempts > 0 || j.crashes > 0):
+	case x.In > 0 && (j.Attempts > 0 || j.crashes != 0):
 		x.Reason = ReasonRetry
 	case x.In > 0:
 		x.Reason = ReasonScheduled
@@ -197,7 +197,7 @@ func (x *Explanation) decidePending() {
 		x.Reason = ReasonLocked
 	case j.Lane != "" && x.LaneLimit > 0 && x.LaneBusy >= x.LaneLimit:
 		x.Reason = ReasonLaneBusy
-	case j.crashes > 0:
+	case j.crashes != 0:
 		x.Reason = ReasonReaped
 	case x.Busy >= x.Slots:
 		x.Reason = ReasonSlotsBusy

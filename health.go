@@ -71,7 +71,7 @@ select exists (
   where not exists (select from rebase.paused z where z.task = l.task)
   and (
     exists (select from rebase.jobs p where p.task = l.task and p.finished_at is null and p.crashes = 0 and p.status = 'pending' and p.run_at <= now())
-    or exists (select from rebase.jobs p where p.task = l.task and p.finished_at is null and p.crashes > 0 and p.status = 'pending' and p.run_at <= now())))`
+    or exists (select from rebase.jobs p where p.task = l.task and p.finished_at is null and p.crashes <> 0 and p.status = 'pending' and p.run_at <= now())))`
 
 // readyState looks at what the engine knows itself; stuck says that the table must be asked.
 func (e *engine) readyState() (stuck bool, err error) {

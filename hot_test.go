@@ -127,3 +127,18 @@ func TestEveryClaimOfADrainIsHOT(t *testing.T) {
 	hot := untilChanged(t, pool, before, 2*claims, 500)
 	require.GreaterOrEqual(t, hot, claims)
 }
+
+// PostgreSQL reads a table's CHECK constraints from their stored text for each statement again, which
+// with eight of them was most of what a single insert cost the server. So there is one; of domains it
+// reads them once a session.
+func TestATableOfJobsHasOneCheck(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	rows, err := pool.Query(t.Context(), `
+		select conrelid::regclass || ': ' || conname from pg_constraint where contype = 'c' and connamespace = 'rebase'::regnamespace and conrelid <> 0
+		and conrelid in ('rebase.jobs'::regclass, 'rebase.claims'::regclass)`)
+	require.NoError(t, err)
+	checks, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	require.Equal(t, []string{"rebase.jobs: jobs_status"}, checks)
+}

@@ -72,7 +72,7 @@ order by j.finished_at, j.id limit $15`}
 	walkUnfinished = walk{`select ` + jobColumns + ` from rebase.jobs j where j.finished_at is null and j.crashes = 0
 and (j.task, j.lane, j.run_at, j.id) > ($13::text collate "C", $14::text collate "C", $11::timestamptz, $12::bigint)` + filterSQL + `
 order by j.task, j.lane, j.run_at, j.id limit $15`}
-	walkReaped = walk{`select ` + jobColumns + ` from rebase.jobs j where j.finished_at is null and j.crashes > 0
+	walkReaped = walk{`select ` + jobColumns + ` from rebase.jobs j where j.finished_at is null and j.crashes <> 0
 and (j.task, j.lane, j.run_at, j.id) > ($13::text collate "C", $14::text collate "C", $11::timestamptz, $12::bigint)` + filterSQL + `
 order by j.task, j.lane, j.run_at, j.id limit $15`}
 )

@@ -80,7 +80,7 @@ func (m *model) claim(rt *rapid.T, ahead, reaped bool) {
 	for _, h := range holds {
 		j := m.jobs[h.Job().ID]
 		require.NotNil(rt, j, "a job that nobody made")
-		if j.crashes > 0 {
+		if j.crashes != 0 {
 			again++
 			require.Contains(rt, crashed, j.id)
 		} else {

@@ -77,7 +77,7 @@ with w as (
   where j.ctid = any(array(
     select p.ctid
     from rebase.jobs p
-    where p.finished_at is null and p.crashes > 0
+    where p.finished_at is null and p.crashes <> 0
     and p.status = 'running' and coalesce(p.locked_until, '-infinity') < now() - ` + orphanAge + `
     and not exists (select from rebase.claims k where k.token = p.fence)
     order by p.task, p.lane, p.run_at, p.id

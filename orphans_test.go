@@ -34,7 +34,7 @@ func TestJ11OrphansArePutBackAndNothingElse(t *testing.T) {
 	t.Cleanup(s.Close)
 	require.NoError(t, s.Orphans(t.Context()))
 	require.Equal(t, found, list[int64](d, `select id from rebase.jobs
-		where status = 'pending' and fence = 0 and attempts = 1 and crashes > 0 and locked_until is null and run_at <= now() and last_error like '%no claim%' order by id`))
+		where status = 'pending' and fence = 0 and attempts = 1 and crashes <> 0 and locked_until is null and run_at <= now() and last_error like '%no claim%' order by id`))
 	require.Equal(t, []int{1, 1, 3, 2}, list[int](d, `select crashes::int from rebase.jobs where id = any($1) order by id`, found))
 	require.Equal(t, before, list[string](d, `select j::text from rebase.jobs j where id = any($1) order by id`, kept))
 	require.NoError(t, s.Orphans(t.Context()))

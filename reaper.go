@@ -327,7 +327,7 @@ select exists (
   cross join lateral (
     select
     from rebase.jobs p
-    where p.finished_at is null and p.crashes > 0
+    where p.finished_at is null and p.crashes <> 0
     and p.status = 'pending'
     and p.task = l.task
     and p.run_at <= now()

@@ -91,14 +91,14 @@ func TestOnlyTheJobThatKillsItsProcessFails(t *testing.T) {
 	// tell, so that one may be free. From then on it is claimed alone and each one counts.
 	for n := 0; r.job(poison).Status == rebase.StatusPending; n++ {
 		require.Less(t, n, 4)
-		r.exec("update rebase.jobs set run_at = now() - case when id = $1 then interval '2 hours' else '0' end where crashes > 0 and status = 'pending'", poison)
+		r.exec("update rebase.jobs set run_at = now() - case when id = $1 then interval '2 hours' else '0' end where crashes <> 0 and status = 'pending'", poison)
 		r.crash("x", nil, isPoison)
 		r.reap()
 	}
 	j := r.job(poison)
 	require.Equal(t, rebase.StatusFailed, j.Status)
 	require.Contains(t, j.LastError, " times in a row")
-	r.exec("update rebase.jobs set run_at = now() where crashes > 0 and status = 'pending'")
+	r.exec("update rebase.jobs set run_at = now() where crashes <> 0 and status = 'pending'")
 	r.handle("x", nil, succeed)
 	r.until(func() bool { return r.count("status = 'succeeded'") == 299 }, "all others succeed")
 	require.Equal(t, 299, r.count("status = 'succeeded' and attempts <= 2"))

@@ -189,10 +189,11 @@ func TestJ23EnqueueInSQL(t *testing.T) {
 	require.True(t, tell[bool](d, `select run_at = '2031-01-01 00:00Z' from rebase.jobs where id = $1`, at))
 	require.Equal(t, 3, tell[int](d, `select count(*) from rebase.jobs where id = any($1) and payload = 'null' and run_at = created_at
 		and max_attempts = 3 and lane = '' and idempotency_key is null and key_hash is null and meta is null`, []int64{plain, nulls, empty}))
-	for _, bad := range []string{`rebase.enqueue('')`, `rebase.enqueue(repeat('x', 256))`, `rebase.enqueue('t', max_attempts => 0)`, `rebase.enqueue('t', run_at => 'infinity')`} {
-		_, err := d.pool.Exec(t.Context(), "select "+bad)
-		requireState(t, err, "23514")
-	}
+	_, err := d.pool.Exec(t.Context(), `select rebase.enqueue('t', run_at => 'infinity')`)
+	requireState(t, err, "23514")
+	require.ErrorContains(t, err, "jobs_run_at")
+	_, err = d.pool.Exec(t.Context(), `select rebase.enqueue(null)`)
+	requireState(t, err, "23502")
 }
 
 // J23: rebase.enqueue_many answers in the order of its items, null for duplicates.
@@ -349,6 +350,43 @@ func TestJ23EnqueueInSQLRefusesWhatNobodyCouldRead(t *testing.T) {
 		if bad != `meta => 'null'` { // as a field of an object it is no meta
 			requireState(t, err, state)
 		}
+	}
+	long := strings.Repeat("x", 256)
+	for _, bad := range []struct {
+		task, lane  string
+		maxAttempts int
+		want        string
+	}{
+		{"", "", 1, "a task has 1 to 255 bytes"},
+		{long, "", 1, "a task has 1 to 255 bytes"},
+		{strings.Repeat("ä", 128), "", 1, "a task has 1 to 255 bytes"},
+		{"t", long, 1, "a lane at most 255"},
+		{"t", "", 0, "max_attempts: it is 0"},
+		{"t", "", -1, "max_attempts: it is -1"},
+	} {
+		_, err := d.pool.Exec(t.Context(), `select rebase.enqueue($1, lane => $2, max_attempts => $3)`, bad.task, bad.lane, bad.maxAttempts)
+		requireState(t, err, "22023")
+		require.ErrorContains(t, err, bad.want)
+		_, err = d.pool.Exec(t.Context(), `select rebase.enqueue_many(jsonb_build_array(jsonb_build_object('task', $1::text, 'lane', $2::text, 'max_attempts', $3::int)))`,
+			bad.task, bad.lane, bad.maxAttempts)
+		requireState(t, err, "22023")
+	}
+	d.exec(`select rebase.enqueue($1, lane => $1, max_attempts => 1)`, long[1:])
+	d.exec(`delete from rebase.jobs`)
+	for _, control := range []string{"\t", "\n", "\x01", "\x1f", "\x7f", "\u0080", "\u009f"} {
+		_, err := d.q.Enqueue(t.Context(), "a"+control+"b", nil, nil)
+		require.ErrorContains(t, err, "control character", "as in Go")
+		_, err = d.pool.Exec(t.Context(), `select rebase.enqueue($1)`, "a"+control+"b")
+		requireState(t, err, "22023")
+		require.ErrorContains(t, err, "task: it has a control character")
+		_, err = d.pool.Exec(t.Context(), `select rebase.enqueue_many(jsonb_build_array(jsonb_build_object('task', $1::text)))`, "a"+control+"b")
+		requireState(t, err, "22023")
+	}
+	for _, task := range []string{" ", "\u00a0", "\u200b", "äöü 任務 🚀", `a\tb`} {
+		d.exec(`select rebase.enqueue($1)`, task)
+		d.exec(`delete from rebase.jobs where task = $1`, task)
+		d.enqueue(task, nil)
+		d.exec(`delete from rebase.jobs where task = $1`, task)
 	}
 	_, err := d.pool.Exec(t.Context(), `select rebase.enqueue('t', ('[' || repeat('1,', 399999) || '1]')::jsonb)`) // 800 kB without the blanks
 	require.ErrorContains(t, err, "as PostgreSQL prints it, with blanks behind commas and colons")

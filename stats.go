@@ -140,7 +140,7 @@ const (
 )
 
 func reapedSQL(part string) string {
-	return strings.ReplaceAll(part, "p.crashes = 0", "p.crashes > 0")
+	return strings.ReplaceAll(part, "p.crashes = 0", "p.crashes <> 0")
 }
 
 // taskStatsSQL finds the tasks by loose scans of jobs_unfinished and jobs_reaped and looks at the
@@ -181,7 +181,7 @@ cross join lateral (
   from (
     (select p.status, p.run_at, p.started_at, p.attempts
     from rebase.jobs p
-    where p.finished_at is null and p.crashes > 0 and p.task = live.task
+    where p.finished_at is null and p.crashes <> 0 and p.task = live.task
     order by p.task, p.lane, p.run_at, p.id
     limit (select share.n + 1 from share))
     union all

@@ -4,14 +4,26 @@
 -- search_path says, they mean what they say.
 
 -- +goose StatementBegin
--- Returns the payload, unless a worker could not read the row again: jsonb stores 1e131071 in ten
--- bytes and prints it as 131,072. So the caps, those of Queue.Enqueue by default, hold for what
--- comes back.
-create function rebase.checked(payload jsonb, meta jsonb) returns jsonb
+-- Returns the payload, unless no worker could serve the task or read the row again: what Queue.Enqueue
+-- would refuse. jsonb stores 1e131071 in ten bytes and prints it as 131,072, so the caps, those of
+-- Go by default, hold for what comes back.
+create function rebase.checked(task text, lane text, max_attempts integer, payload jsonb, meta jsonb) returns jsonb
   language plpgsql immutable
   set search_path = pg_catalog, pg_temp
 as $$
 begin
+  if octet_length(task) not between 1 and 255 or octet_length(lane) > 255 then
+    raise exception 'task or lane: a task has 1 to 255 bytes, a lane at most 255'
+      using errcode = 'invalid_parameter_value';
+  end if;
+  if max_attempts < 1 then
+    raise exception 'max_attempts: it is %, and must be at least 1', max_attempts
+      using errcode = 'invalid_parameter_value';
+  end if;
+  if task collate "C" ~ '[\u0001-\u001f\u007f]' or getdatabaseencoding() = 'UTF8' and task collate "C" ~ '[\u0080-\u009f]' then
+    raise exception 'task: it has a control character'
+      using errcode = 'invalid_parameter_value';
+  end if;
   if octet_length(payload::text) > 1048576 then
     raise exception 'payload: it has more than 1 MiB as PostgreSQL prints it, with blanks behind commas and colons and numbers written out'
       using errcode = 'program_limit_exceeded';
@@ -52,7 +64,7 @@ create function rebase.enqueue(
 begin atomic
   with made as (
     insert into rebase.jobs as j (task, lane, payload, meta, run_at, max_attempts, idempotency_key, key_hash)
-    values (enqueue.task, coalesce(enqueue.lane, ''), rebase.checked(coalesce(enqueue.payload, 'null'), enqueue.meta), enqueue.meta,
+    values (enqueue.task, coalesce(enqueue.lane, ''), rebase.checked(enqueue.task, enqueue.lane, enqueue.max_attempts, coalesce(enqueue.payload, 'null'), enqueue.meta), enqueue.meta,
       coalesce(enqueue.run_at, statement_timestamp() + coalesce(enqueue.delay, '0')), coalesce(enqueue.max_attempts, 3),
       nullif(enqueue.idempotency_key, ''), substring(sha256(convert_to(nullif(enqueue.idempotency_key, ''), 'UTF8')) from 1 for 16))
     on conflict (task, key_hash) where finished_at is null and key_hash is not null do nothing
@@ -78,7 +90,7 @@ begin atomic
       task text, payload jsonb, run_at timestamptz, delay interval, max_attempts integer, idempotency_key text, lane text, meta jsonb)
   ), made as (
     insert into rebase.jobs as j (id, task, lane, payload, meta, run_at, max_attempts, idempotency_key, key_hash)
-    select i.new_id, i.task, coalesce(i.lane, ''), rebase.checked(coalesce(i.payload, 'null'), i.meta), i.meta,
+    select i.new_id, i.task, coalesce(i.lane, ''), rebase.checked(i.task, i.lane, i.max_attempts, coalesce(i.payload, 'null'), i.meta), i.meta,
       coalesce(i.run_at, statement_timestamp() + coalesce(i.delay, '0')), coalesce(i.max_attempts, 3), nullif(i.idempotency_key, ''), i.hash
     from item i
     order by i.task collate "C", i.hash, i.ord

@@ -132,7 +132,7 @@ func TestOnlyThePoisonFails(t *testing.T) {
 			b.expire()
 		}
 		// The backoff is not what this is about.
-		_, err := b.pool.Exec(b.ctx, "update rebase.jobs set run_at = now() where crashes > 0 and status = 'pending' and run_at > now()")
+		_, err := b.pool.Exec(b.ctx, "update rebase.jobs set run_at = now() where crashes <> 0 and status = 'pending' and run_at > now()")
 		require.NoError(t, err)
 		b.wait(50 * time.Millisecond)
 	}

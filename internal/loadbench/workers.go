@@ -137,7 +137,7 @@ and application_name = coalesce(nullif($1, ''), application_name)`
 	// drainedSQL relies on jobs_unfinished and jobs_reaped.
 	drainedSQL = `
 select not exists (select from rebase.jobs where finished_at is null and crashes = 0 and task = $1)
-and not exists (select from rebase.jobs where finished_at is null and crashes > 0 and task = $1)`
+and not exists (select from rebase.jobs where finished_at is null and crashes <> 0 and task = $1)`
 
 	// outcomeSQL: how the jobs of task $1 ended, and how long after $2 the last did.
 	outcomeSQL = `
