@@ -84,7 +84,7 @@ type dissection struct {
 // anatomy prints the tables of each part, with all systems beside each other.
 func anatomy(ctx context.Context, b *bench) error {
 	found := map[string][]*dissection{}
-	for _, s := range bulkQueues {
+	for _, s := range slices.Concat(bulkQueues, []*system{bareSystem, bareDeleteSystem}) {
 		if !slices.Contains(b.cfg.systems, s.name) {
 			continue
 		}

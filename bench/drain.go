@@ -18,7 +18,7 @@ var drain = &scenario{
 	name:    "drain",
 	about:   "100,000 no-op jobs, each system at its best concurrency",
 	asks:    "How many jobs a second, at best?",
-	systems: append([]*system{ceilingSystem}, bulkQueues...),
+	systems: append([]*system{ceilingSystem, bareSystem, bareDeleteSystem}, bulkQueues...),
 	warm:    true,
 	run: func(ctx context.Context, t *trial) error {
 		return t.drainAt(ctx, t.scaled(drainJobs), t.slots())

@@ -34,7 +34,7 @@ type config struct {
 	from      []string
 	scenarios []string
 	systems   []string
-	batch     int            // of the ceiling
+	batch     int            // of the ceiling and the bare prototypes
 	slots     map[string]int // by system
 }
 
@@ -96,7 +96,7 @@ func parse(args []string, out io.Writer) (*config, error) {
 	f.StringVar(&cfg.json, "json", "", "file for all values, settings and loads")
 	f.StringVar(&cfg.plot, "plot", "", "directory for pictures (SVG)")
 	f.StringVar(&cfg.profile, "profile", "", "directory for CPU profiles of this process, one for each scenario and system")
-	f.IntVar(&cfg.batch, "ceiling-batch", 1000, "jobs in a claim of the ceiling")
+	f.IntVar(&cfg.batch, "ceiling-batch", 1000, "jobs in a claim of the ceiling and of the bare prototypes")
 	which := f.String("scenarios", "", "comma-separated; if empty, all:\n"+describeScenarios())
 	who := f.String("systems", "", "comma-separated; if empty, all: "+strings.Join(systemNames(), ", "))
 	slots := map[string]*int{}

@@ -125,7 +125,7 @@ order by name`)
 		}
 		about := s.about
 		switch {
-		case s == ceilingSystem:
+		case slices.Contains(loopSystems, s):
 			about += fmt.Sprintf("; %d jobs a claim", b.cfg.batch)
 		case s.slots > 0:
 			about += fmt.Sprintf("; concurrency %d where it has a choice", b.cfg.slots[name])

@@ -100,7 +100,7 @@ func (t *trial) scale() float64 { return t.cfg.scale.of(t.scenario.name) }
 
 // slots is the concurrency at which the system is at its best.
 func (t *trial) slots() int {
-	if t.system == ceilingSystem || t.system == nofloorsSystem {
+	if slices.Contains(loopSystems, t.system) {
 		return t.cfg.batch
 	}
 	return t.cfg.slots[t.system.name]

@@ -106,13 +106,15 @@ type system struct {
 
 // allSystems in the order of the tables. conns is the size of the pool for enqueues.
 var allSystems = []*system{
-	rebaseSystem, ceilingSystem, nofloorsSystem, riverSystem, gueSystem, graphileSystem, pgbossSystem, plainInsert, plainNotify,
+	rebaseSystem, ceilingSystem, nofloorsSystem, bareSystem, bareDeleteSystem, riverSystem, gueSystem, graphileSystem, pgbossSystem, plainInsert, plainNotify,
 }
 
-// queues are those whose handlers run in this process, bulkQueues all that can be drained.
+// queues are those whose handlers run in this process, bulkQueues all queues that can be drained.
 var (
 	queues     = []*system{rebaseSystem, riverSystem, gueSystem}
 	bulkQueues = append(queues[:3:3], nodeQueues...)
+	// loopSystems have no workers, but loops that send statements.
+	loopSystems = []*system{ceilingSystem, nofloorsSystem, bareSystem, bareDeleteSystem}
 )
 
 func systemNames() []string {
