@@ -36,6 +36,7 @@ var nofloorsSystem = &system{
 type ceilingClient struct {
 	*rebaseClient
 	head bool // always claim from there
+	lack lack
 }
 
 // work runs both loops until stop; w.slots is the number of jobs in a claim.
@@ -44,9 +45,13 @@ func (c *ceilingClient) work(ctx context.Context, w worker, h handler) (func() e
 	if err := c.pool.QueryRow(ctx, "select pg_postmaster_start_time()").Scan(&server); err != nil {
 		return nil, err
 	}
+	claim, runAt, result, err := c.statements()
+	if err != nil {
+		return nil, err
+	}
 	l := loops{
 		head:  c.head,
-		claim: claimSQL, runAt: 7,
+		claim: claim, runAt: runAt,
 		claimArgs: func(token int64, n int, from floor) []any {
 			return []any{token, "ceiling", "300 s", false, []string{task}, []string{""}, []int32{int32(n)}, []time.Time{from.at}, []int64{from.id}, int64(n)}
 		},
@@ -55,7 +60,7 @@ func (c *ceilingClient) work(ctx context.Context, w worker, h handler) (func() e
 			for i := range fences {
 				fences[i] = t.token
 			}
-			q := b.Queue(succeedSQL, t.ids, fences, "0 s")
+			q := b.Queue(result, t.ids, fences, "0 s")
 			b.Queue(overSQL, []int64{t.token}, server)
 			return q
 		},

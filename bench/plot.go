@@ -45,6 +45,9 @@ func plotAll(dir string, sums []summary) error {
 	for _, name := range names {
 		pictures[name] = barPicture(name, of, []panel{{name, ""}})
 	}
+	for name, all := range of { // prototypes mean nothing to a reader in a hurry
+		of[name] = slices.DeleteFunc(all, func(s summary) bool { return s.System == bareSystem.name || s.System == bareDeleteSystem.name })
+	}
 	pictures["throughput"] = barPicture("Throughput", of, throughputPanels)
 	pictures["latency"] = barPicture("How soon an idle worker begins a job of another process", of, latencyPanels)
 	pictures["held-curve"] = curvePicture(of)

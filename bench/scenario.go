@@ -30,7 +30,7 @@ type scenario struct {
 // allScenarios in order of importance.
 var allScenarios = []*scenario{
 	drain, drain5, held, enqueue, insert, wake, work1ms, work100ms, retained, backlog, fair, latency20,
-	payload, multi, idle, memory,
+	payload, multi, idle, memory, price,
 }
 
 func scenarioNames() []string {

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 )
 
 // args is every job's payload.
@@ -105,16 +106,18 @@ type system struct {
 }
 
 // allSystems in the order of the tables. conns is the size of the pool for enqueues.
-var allSystems = []*system{
-	rebaseSystem, ceilingSystem, nofloorsSystem, bareSystem, bareDeleteSystem, riverSystem, gueSystem, graphileSystem, pgbossSystem, plainInsert, plainNotify,
-}
+var allSystems = slices.Concat(
+	[]*system{rebaseSystem, riverSystem, gueSystem, graphileSystem, pgbossSystem, ceilingSystem, nofloorsSystem, bareSystem, bareDeleteSystem},
+	lackingSystems,
+	[]*system{plainInsert, plainNotify},
+)
 
 // queues are those whose handlers run in this process, bulkQueues all queues that can be drained.
 var (
 	queues     = []*system{rebaseSystem, riverSystem, gueSystem}
 	bulkQueues = append(queues[:3:3], nodeQueues...)
 	// loopSystems have no workers, but loops that send statements.
-	loopSystems = []*system{ceilingSystem, nofloorsSystem, bareSystem, bareDeleteSystem}
+	loopSystems = append([]*system{ceilingSystem, nofloorsSystem, bareSystem, bareDeleteSystem}, lackingSystems...)
 )
 
 func systemNames() []string {
