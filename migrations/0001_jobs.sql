@@ -6,8 +6,8 @@
 -- while a job goes from pending to running and stays alive.
 --
 -- And the rule for checks: as few as keep a job from being lost. PostgreSQL reads a table's CHECK
--- constraints from their stored text again for each statement, which with eight of them was three
--- quarters of the server's work for a single insert. A domain's are read once a session.
+-- constraints from their stored text again for each statement, which with eight of them was two
+-- thirds of the server's work for a single insert. A domain's are read once a session.
 
 -- +goose StatementBegin
 -- "if not exists" would ask for CREATE on the database although a DBA has made the schema already.
