@@ -2,11 +2,8 @@ package rebase
 
 import (
 	"cmp"
-	"errors"
 	"slices"
 	"time"
-
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // The claimer decides when to claim, how much and of what. While claims find jobs it
@@ -133,11 +130,6 @@ func (e *engine) claimLoop() {
 // trouble. Even "skip locked" waits where a row's holder commits between the look at the row and
 // its lock, which hundreds of workers bring about; and somebody may have the table for a moment.
 const lockPatience = 10
-
-func isLockTimeout(err error) bool {
-	pgErr, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && pgErr.Code == "55P03"
-}
 
 // mostUnsaved is how many results may wait: a worker whose results can't be written must not go
 // through the whole queue. Nor does one claim while its connection for results can't be had, over

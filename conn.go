@@ -299,6 +299,12 @@ func isOutage(code string) bool {
 	return len(code) == 5 && code[:2] == "08" // connection exceptions
 }
 
+// isLockTimeout recognises lock_not_available: lock_timeout has passed.
+func isLockTimeout(err error) bool {
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pgErr.Code == "55P03"
+}
+
 // poolConnect makes connections as the pool would: its address and fallbacks, TLS,
 // BeforeConnect (which may fetch a password) and AfterConnect (which may set a
 // role). Notifications go to heard, or if that is nil to WaitForNotification, whatever the

@@ -357,10 +357,10 @@ func TestJ23EnqueueInSQLRefusesWhatNobodyCouldRead(t *testing.T) {
 		maxAttempts int
 		want        string
 	}{
-		{"", "", 1, "a task has 1 to 255 bytes"},
-		{long, "", 1, "a task has 1 to 255 bytes"},
-		{strings.Repeat("ä", 128), "", 1, "a task has 1 to 255 bytes"},
-		{"t", long, 1, "a lane at most 255"},
+		{"", "", 1, "task: it has 0 bytes, and must have 1 to 255"},
+		{long, "", 1, "task: it has 256 bytes, and must have 1 to 255"},
+		{strings.Repeat("ä", 128), "", 1, "task: it has 256 bytes, and must have 1 to 255"},
+		{"t", long, 1, "lane: it has 256 bytes, and may have 255"},
 		{"t", "", 0, "max_attempts: it is 0"},
 		{"t", "", -1, "max_attempts: it is -1"},
 	} {

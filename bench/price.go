@@ -16,9 +16,7 @@ var price = &scenario{
 	asks:    "What does each thing cost that the bare prototype does without?",
 	systems: append([]*system{ceilingSystem, bareSystem, bareDeleteSystem}, lackingSystems...),
 	warm:    true,
-	run: func(ctx context.Context, t *trial) error {
-		return t.drainAt(ctx, t.scaled(drainJobs), t.slots())
-	},
+	run:     drain.run,
 }
 
 // A lack is what is taken from the ceiling.

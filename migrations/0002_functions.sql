@@ -12,8 +12,12 @@ create function rebase.checked(task text, lane text, max_attempts integer, paylo
   set search_path = pg_catalog, pg_temp
 as $$
 begin
-  if octet_length(task) not between 1 and 255 or octet_length(lane) > 255 then
-    raise exception 'task or lane: a task has 1 to 255 bytes, a lane at most 255'
+  if octet_length(task) not between 1 and 255 then
+    raise exception 'task: it has % bytes, and must have 1 to 255', octet_length(task)
+      using errcode = 'invalid_parameter_value';
+  end if;
+  if octet_length(lane) > 255 then
+    raise exception 'lane: it has % bytes, and may have 255', octet_length(lane)
       using errcode = 'invalid_parameter_value';
   end if;
   if max_attempts < 1 then

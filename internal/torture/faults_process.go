@@ -57,6 +57,9 @@ func (a *adversary) term(ctx context.Context, r *rand.Rand) (string, error) {
 	if p == nil {
 		return "", nil
 	}
+	if err := p.listens(ctx); err != nil {
+		return "", err
+	}
 	if err := p.signal(syscall.SIGTERM); err != nil {
 		return "", err
 	}

@@ -48,8 +48,10 @@ type slot struct {
 type proc struct {
 	name string
 	log  string // file
-	cmd  *exec.Cmd
-	done chan struct{} // closed when it has ended and that is noted
+	// record is its file; once it is there the process listens to SIGTERM, which would end it out of order before.
+	record string
+	cmd    *exec.Cmd
+	done   chan struct{} // closed when it has ended and that is noted
 }
 
 // startFleet starts a process in each slot.
@@ -89,7 +91,7 @@ func (f *fleet) start(s *slot) (*proc, error) {
 	f.count++
 	c := s.config
 	c.Name = fmt.Sprintf("p%d", f.count)
-	p := &proc{name: c.Name, log: filepath.Join(f.dir, c.Name+".log"), done: make(chan struct{})}
+	p := &proc{name: c.Name, log: filepath.Join(f.dir, c.Name+".log"), record: filepath.Join(c.Dir, c.Name+recordSuffix), done: make(chan struct{})}
 	program, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -152,6 +154,23 @@ func (p *proc) signal(sig syscall.Signal) error {
 	return nil
 }
 
+// listens waits until the process listens to SIGTERM, or has ended.
+func (p *proc) listens(ctx context.Context) error {
+	for {
+		if _, err := os.Stat(p.record); err == nil {
+			return nil
+		}
+		select {
+		case <-p.done:
+			return nil
+		default:
+		}
+		if err := pause(ctx, 2*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
 // end terminates all processes and waits for them.
 func (f *fleet) end(ctx context.Context) error {
 	f.replaceNone()
@@ -161,6 +180,7 @@ func (f *fleet) end(ctx context.Context) error {
 		if p == nil {
 			continue
 		}
+		errs = append(errs, p.listens(ctx))
 		f.record.note(note{Kind: noteFault, What: "term", On: p.name, From: time.Now().UnixMicro()})
 		errs = append(errs, p.signal(syscall.SIGTERM))
 	}

@@ -190,8 +190,6 @@ func (e *evidence) exits() {
 			}
 		case p.exit == "exit status 0", p.exit == "exit status 3":
 			e.shutdown(p)
-		case p.exit == "signal: terminated" && p.term > 0 && p.term-p.start < time.Second.Microseconds():
-			// told to end before it had come so far as to listen
 		default:
 			e.wrong("processes", 0, "%s ended by itself: %q", p.name, p.exit)
 		}

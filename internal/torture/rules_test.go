@@ -277,11 +277,6 @@ func TestRulesFindWhatIsWrong(t *testing.T) {
 		}},
 		{"a process that crashes", []string{"processes"}, func(t *tale) { t.find(noteExit).What = "exit status 2" }},
 		{"a process that a SIGTERM ends out of order", []string{"processes"}, func(t *tale) { t.find(noteExit).What = "signal: terminated" }},
-		{"but not one that had just been started", nil, func(t *tale) {
-			t.note(note{Kind: noteStart, At: 11 * second, On: "p3", What: "slot1"})
-			t.note(note{Kind: noteFault, At: 11*second + 2, From: 11*second + 1, What: "term", On: "p3"})
-			t.note(note{Kind: noteExit, At: 11*second + 3, On: "p3", What: "signal: terminated"})
-		}},
 		{"a process that does not end in time", []string{"processes"}, func(t *tale) { t.find(noteExit).At += 20 * second }},
 		{"a process that leaves a job behind and says nothing", []string{"processes"}, func(t *tale) {
 			t.find(noteExit).At = start + 8*second - 1
